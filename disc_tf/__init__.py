@@ -1,0 +1,1 @@
+"""disc_tf: a dynamic-shape compiler for TensorFlow graphs."""
