@@ -1,0 +1,51 @@
+"""What the emitters may know about a CPU target: vector width, FMA, registers, LLVM's names for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """One x86-64 micro-architecture level.
+
+    `width_bytes` is the vector register size; `registers` how many there are. `masked_memory` says whether masked
+    loads and stores are instructions (else LLVM expands them into branches), `f16c` whether half <-> float
+    conversions are.
+    """
+
+    name: str
+    width_bytes: int
+    registers: int
+    fma: bool
+    f16c: bool
+    masked_memory: bool
+    cpu: str
+    features: str = ""
+    triple: str = "x86_64-unknown-linux-gnu"
+
+    def width(self, dtype_bytes: int) -> int:
+        """Lanes of one register for elements of `dtype_bytes` bytes."""
+        return self.width_bytes // dtype_bytes
+
+    @property
+    def fn_attrs(self) -> str:
+        """Function attributes: without the width preference LLVM keeps to 256 bits on x86-64-v4."""
+        bits = self.width_bytes * 8
+        return f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" "frame-pointer"="none"'
+
+
+V2 = CpuTarget("x86-64-v2", 16, 16, fma=False, f16c=False, masked_memory=False, cpu="x86-64-v2")
+V3 = CpuTarget("x86-64-v3", 32, 16, fma=True, f16c=True, masked_memory=True, cpu="x86-64-v3")
+V4 = CpuTarget("x86-64-v4", 64, 32, fma=True, f16c=True, masked_memory=True, cpu="x86-64-v4",
+               features="-prefer-256-bit")
+
+TARGETS: dict[str, CpuTarget] = {t.name: t for t in (V2, V3, V4)}
+
+
+def target_named(name: str) -> CpuTarget:
+    """The target of that name; ValueError lists the names there are."""
+    try:
+        return TARGETS[name]
+    except KeyError:
+        raise ValueError(f"unknown target {name!r}; known: {', '.join(TARGETS)}") from None
