@@ -1,0 +1,126 @@
+"""Phase 3: give every materialised value a place in memory.
+
+Views (``reshape`` and friends) share their operand's buffer. A result is written in place by the kernel that makes it where
+that is possible; else it is aliased (it is an argument) or copied (docs: `OutputPlan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from disc_tf.buffers.liveness import live_ranges
+from disc_tf.buffers.memory_plan import plan_memory
+from disc_tf.buffers.types import Buffer, Buffers, OutputPlan, Place, Step
+from disc_tf.ir.core import Function, Op, Value
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import TensorType
+
+
+def byte_size(v: Value) -> Dim:
+    """Bytes of a value's dense row-major storage."""
+    return v.tensor.num_elements() * v.dtype.bytes
+
+
+def view_offset(op: Op) -> Dim:
+    """Byte offset of a view's result inside its operand.
+
+    Legal view ops: reshape, same-width bitcast_convert, a transpose that moves only size-1 dims, a slice that keeps whole
+    rows (only its leading non-trivial dimension is cut, stride 1). Raises ValueError for an op that is not a view.
+    """
+    if op.name == "slice":
+        (x,) = op.operands
+        starts = [Dim.of(s) for s in op.attrs["starts"]]
+        offset = Dim.of(0)
+        for axis, start in enumerate(starts):
+            inner = Dim.of(x.dtype.bytes)
+            for d in x.dims[axis + 1 :]:
+                inner = inner * d
+            offset = offset + start * inner
+        return offset
+    if op.name in ("reshape", "bitcast_convert", "transpose", "broadcast_in_dim", "convert", "disc.alias"):
+        return Dim.of(0)
+    raise ValueError(f"{op.name} is not a view")
+
+
+def bufferize(
+    fn: Function,
+    steps: Sequence[Step],
+    epoch_of_symbol: Mapping[str, int],
+    prepared: Mapping[Value, int] | None = None,
+) -> Buffers:
+    """Assign places to all values that cross a step boundary.
+
+    steps: the plan in order. epoch_of_symbol: for a symbol bound at run time, the number of bindings up to and
+    including it; 0 or missing for argument dims. prepared: parameters that stand for prepared entries.
+    """
+    prepared = prepared or {}
+    places: dict[Value, Place] = {}
+    constants: list[Buffer] = []
+    for i, p in enumerate(fn.params):
+        if isinstance(p.type, TensorType):
+            if p in prepared:
+                places[p] = Place(Buffer("prepared", prepared[p], byte_size(p)))
+            else:
+                places[p] = Place(Buffer("arg", i, byte_size(p)))
+
+    arena: list[Buffer] = []
+
+    def new_arena(size: Dim) -> Buffer:
+        arena.append(Buffer("arena", len(arena), size))
+        return arena[-1]
+
+    def place_of(v: Value) -> Place:
+        if v not in places:
+            op = v.op
+            if op is None or op.name != "constant":
+                raise KeyError(f"no step makes {v!r} ({op.name if op else 'parameter'})")
+            content = np.ascontiguousarray(op.attrs["value"])
+            constants.append(Buffer("constant", len(constants), byte_size(v), content))
+            places[v] = Place(constants[-1])
+        return places[v]
+
+    temps: dict[int, list[Buffer]] = {}
+    for index, step in enumerate(steps):
+        fusion = step.fusion
+        for v in fusion.inputs:
+            if isinstance(v.type, TensorType) and (v.op is None or v.op.name == "constant" or v in places):
+                place_of(v)
+        if fusion.kind == "view":
+            for op in fusion.ops:
+                if op.name == "constant":
+                    continue
+                src = place_of(op.operands[0])
+                places[op.result] = Place(src.buffer, src.offset + view_offset(op))
+            continue
+        for v in fusion.outputs:
+            if isinstance(v.type, TensorType) and v not in places:
+                if v.op is not None and v.op.name == "constant":
+                    place_of(v)
+                else:
+                    places[v] = Place(new_arena(byte_size(v)))
+        if step.temps:
+            temps[index] = [new_arena(t.bytes) for t in step.temps]
+
+    outputs = _plan_outputs(fn, place_of)
+    live = live_ranges(steps, places, temps, outputs)
+    memory = plan_memory(arena, live, fn.env, epoch_of_symbol)
+    return Buffers(places, temps, outputs, constants, memory)
+
+
+def _plan_outputs(fn: Function, place_of) -> list[OutputPlan]:
+    """Decide for each result; turns an arena buffer that is wholly one result into that output's buffer."""
+    plans: list[OutputPlan] = []
+    for index, v in enumerate(r for r in fn.results if isinstance(r.type, TensorType)):
+        place = place_of(v)
+        buffer = place.buffer
+        whole = place.offset == Dim.of(0) and buffer.bytes == byte_size(v)
+        if buffer.kind == "arena" and whole:
+            buffer.kind, buffer.index = "output", index
+            plans.append(OutputPlan(index, "direct", v))
+        elif buffer.kind == "arg" and whole:
+            plans.append(OutputPlan(index, "alias", v, arg=buffer.index))
+        else:
+            plans.append(OutputPlan(index, "copy", v, source=place))
+    return plans
