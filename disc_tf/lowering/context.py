@@ -1,0 +1,328 @@
+"""What a lowering rule works with: builder, known contents, symbolic dims, checks, broadcasting.
+
+Two side tables follow integer tensors that are computed from shapes: ``constant`` (numeric content) and ``dims_of`` (symbolic
+content, one ``Dim`` per element of a rank-0/1 integer tensor). Rules that compute on shapes call ``set_dims`` or, better, return
+``from_dims``. Both tables are keyed by ``Value``; a value without an entry is simply not known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from disc_tf.ir.builder import Builder
+from disc_tf.ir.core import Block, Op, Value
+from disc_tf.ir.dims import Dim, DimLike, bcast, sym
+from disc_tf.ir.shape_env import ShapeEnv
+from disc_tf.ir.types import DType, TensorType
+from disc_tf.lowering.errors import Status, Unsupported
+
+#: integer tensors up to this many elements are followed element by element
+MAX_TRACKED = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class DimRequest:
+    """An equality that a rule needed and could not decide: ``disc.check`` guards it in the general body; the uniform body may
+    assume it. ``kind`` is ``equal`` or ``broadcast`` (equal, or either one is 1)."""
+
+    kind: str
+    a: Dim
+    b: Dim
+    node: str
+
+
+class LoweringContext:
+    """State of one walk over a list of nodes; ``b`` appends to one block, ``env`` is the scope's shape environment."""
+
+    def __init__(self, builder: Builder, env: ShapeEnv, symbol_prefix: str = "n") -> None:
+        self.b = builder
+        self.env = env
+        #: last token of the check chain, None before the first check
+        self.token: Value | None = None
+        #: undecided equalities, in program order
+        self.requests: list[DimRequest] = []
+        #: name of the node being lowered, for messages and locations
+        self.node_name = ""
+        self._prefix = symbol_prefix
+        self._next_symbol = 0
+        self._constants: dict[Value, np.ndarray] = {}
+        self._dims: dict[Value, list[Dim]] = {}
+        self._checked: set[tuple[str, Dim, Dim]] = set()
+
+    # ---- constants and symbolic contents ----------------------------------------------------------------------
+
+    def set_constant(self, v: Value, content: np.ndarray) -> Value:
+        """Record the numeric content of ``v`` (an argument whose constant the compiler has). Returns ``v``."""
+        self._constants[v] = content
+        return v
+
+    def constant(self, v: Value) -> np.ndarray | None:
+        """The content of ``v`` as an array of its dtype and shape, or None. A splat has stride 0: never write to it."""
+        found = self._constants.get(v)
+        if found is not None:
+            return found
+        if v.op is not None and v.op.name == "constant":
+            return v.op.attrs["value"]
+        dims = self._dims.get(v)
+        if dims is not None and all(d.is_static for d in dims):
+            with np.errstate(over="ignore"):
+                flat = np.array([int(d) for d in dims], np.int64).astype(v.dtype.np)
+            return flat.reshape(()) if v.rank == 0 else flat
+        return None
+
+    def set_dims(self, v: Value, dims: Iterable[DimLike]) -> Value:
+        """Record the symbolic content of ``v``, an integer tensor of rank 0 (one dim) or 1. Returns ``v``."""
+        self._dims[v] = [Dim.of(d) for d in dims]
+        return v
+
+    def dims_of(self, v: Value) -> list[Dim] | None:
+        """The content of an integer tensor of rank 0 or 1 as dims (a scalar gives one), or None if not known."""
+        found = self._dims.get(v)
+        if found is not None:
+            return list(found)
+        if v.rank > 1 or not v.dtype.is_int:
+            return None
+        content = self.constant(v)
+        if content is None or content.size > MAX_TRACKED:
+            return None
+        return [Dim.of(int(x)) for x in content.reshape(-1)]
+
+    def const(self, value: object, dtype: DType | None = None) -> Value:
+        """A constant op from anything numpy takes (rank kept)."""
+        return self.b.constant(np.asarray(value, dtype.np if dtype is not None else None))
+
+    def scalar(self, value: float | int | bool, dtype: DType) -> Value:
+        """A rank-0 constant."""
+        return self.b.constant(np.asarray(value, dtype.np))
+
+    def splat(self, value: float | int | bool, like: Value) -> Value:
+        """``value`` in the dtype and shape of ``like``."""
+        return self.broadcast_to(self.scalar(value, like.dtype), like.dims)
+
+    def full(self, value: float | int | bool, dtype: DType, dims: Sequence[Dim]) -> Value:
+        """``value`` in the given dtype and dims."""
+        return self.broadcast_to(self.scalar(value, dtype), dims)
+
+    def dim(self, d: DimLike, dtype: DType = DType.I64) -> Value:
+        """The scalar tensor of a dim, with its symbolic content recorded."""
+        d = Dim.of(d)
+        if d.is_static:
+            with np.errstate(over="ignore"):
+                value = self.b.constant(np.asarray(int(d), np.int64).astype(dtype.np))
+        elif dtype in (DType.I32, DType.I64):
+            value = self.b.dim(d, dtype)
+        else:
+            value = self.b.convert(self.b.dim(d, DType.I64), dtype)
+        return self.set_dims(value, [d])
+
+    def from_dims(self, dims: Sequence[DimLike], dtype: DType = DType.I64) -> Value:
+        """The rank-1 integer tensor ``[dims...]``, with its symbolic content recorded."""
+        known = [Dim.of(d) for d in dims]
+        if all(d.is_static for d in known):
+            with np.errstate(over="ignore"):
+                value = self.b.constant(np.array([int(d) for d in known], np.int64).astype(dtype.np))
+        else:
+            parts = [self.b.reshape(self.dim(d, dtype), [1]) for d in known]
+            value = parts[0] if len(parts) == 1 else self.b.concatenate(parts, 0)
+        return self.set_dims(value, known)
+
+    def dims_like(self, dims: Sequence[DimLike], like: Value) -> Value:
+        """``dims`` as a tensor of ``like``'s rank (0 or 1) and dtype."""
+        return self.dim(dims[0], like.dtype) if like.rank == 0 else self.from_dims(dims, like.dtype)
+
+    def fresh_dim(self, scalar: Value, hint: str = "") -> Dim:
+        """The value of an integer scalar as a dim: its symbolic content if known, else a fresh symbol bound to it.
+
+        The caller checks first that the scalar is not negative; the environment then assumes it.
+        """
+        known = self.dims_of(scalar)
+        if known is not None:
+            return known[0]
+        name = f"{self._prefix}{self._next_symbol}"
+        self._next_symbol += 1
+        if scalar.dtype not in (DType.I32, DType.I64):
+            scalar = self.b.convert(scalar, DType.I64)
+        self.b.bind_dim(scalar, name)
+        self.env.set_range(name, 0, None)
+        d = sym(name)
+        self._dims[scalar] = [d]
+        return d
+
+    # ---- checks ---------------------------------------------------------------------------------------------------
+
+    def check(self, pred: Value, code: Status | int = Status.INVALID_ARGUMENT, message: str = "") -> None:
+        """Raise ``code`` at run time unless every element of the bool tensor ``pred`` holds; keeps program order."""
+        if pred.rank:
+            pred = self.reduce(pred, range(pred.rank), "and")
+        content = self.constant(pred)
+        if content is not None and bool(content):
+            return
+        if self.token is None:
+            self.token = self.b.create_token()
+        self.token = self.b.check(pred, self.token, code=int(code), message=message, node=self.node_name)
+
+    def _dim_equals(self, a: Dim, b: Dim) -> Value:
+        return self.b.compare(self.dim(a), self.dim(b), "EQ")
+
+    def check_dims_eq(
+        self, a: DimLike, b: DimLike, code: Status | int = Status.INVALID_ARGUMENT, message: str = ""
+    ) -> None:
+        """Require ``a == b``: nothing if known, ``Unsupported(INVALID)`` if known to be false, else a check and a request.
+
+        The environment is not told: the equality holds only downstream of the check. Use ``cast_dims`` to go on.
+        """
+        a, b = Dim.of(a), Dim.of(b)
+        known = self.env.is_equal(a, b)
+        if known is True:
+            return
+        if known is False:
+            raise Unsupported("INVALID", message or f"dimensions {a} and {b} must be equal")
+        key = ("equal", a, b)
+        if key in self._checked:
+            return
+        self._checked |= {key, ("equal", b, a)}
+        self.requests.append(DimRequest("equal", a, b, self.node_name))
+        self.check(self._dim_equals(a, b), code, message or f"dimensions {a} and {b} must be equal")
+
+    def check_dim_cond(
+        self, a: DimLike, direction: str, b: DimLike, code: Status | int = Status.INVALID_ARGUMENT, message: str = ""
+    ) -> None:
+        """Require ``a <direction> b`` (``LT LE GT GE NE``) between dims; static where the environment decides."""
+        a, b = Dim.of(a), Dim.of(b)
+        if direction == "NE":
+            known = self.env.is_equal(a, b)
+            known = None if known is None else not known
+        else:
+            slack = {"GE": a - b, "GT": a - b - 1, "LE": b - a, "LT": b - a - 1}[direction]
+            low, high = self.env.bounds(slack)
+            known = True if low is not None and low >= 0 else False if high is not None and high < 0 else None
+        if known is True:
+            return
+        if known is False:
+            raise Unsupported("INVALID", message or f"{a} {direction} {b} does not hold")
+        key = (direction, a, b)
+        if key not in self._checked:
+            self._checked.add(key)
+            self.check(self.b.compare(self.dim(a), self.dim(b), direction), code, message)
+
+    def bcast_dim(self, a: DimLike, b: DimLike, message: str = "") -> Dim:
+        """The broadcast extent of two dims, with a check where equality cannot be decided."""
+        a, b = Dim.of(a), Dim.of(b)
+        if self.env.is_equal(a, b) is True or b == 1:
+            return a
+        if a == 1:
+            return b
+        text = message or f"Incompatible shapes: dimensions {a} and {b}"
+        one_a, one_b = self.env.is_equal(a, 1), self.env.is_equal(b, 1)
+        if one_a is False and one_b is False and self.env.is_equal(a, b) is False:
+            raise Unsupported("INVALID", text)
+        key = ("broadcast", a, b)
+        if key not in self._checked:
+            self._checked |= {key, ("broadcast", b, a)}
+            self.requests.append(DimRequest("broadcast", a, b, self.node_name))
+            ok = self._dim_equals(a, b)
+            for d, one in ((a, one_a), (b, one_b)):
+                if one is not False:
+                    ok = self.b.or_(ok, self._dim_equals(d, Dim.of(1)))
+            self.check(ok, Status.INVALID_ARGUMENT, text)
+        try:
+            return bcast(a, b)
+        except ValueError as e:
+            raise Unsupported("INVALID", text) from e
+
+    # ---- shapes -----------------------------------------------------------------------------------------------------
+
+    def broadcast_dims(self, *shapes: Sequence[Dim], message: str = "") -> tuple[Dim, ...]:
+        """TF's implicit broadcast of shapes, aligned on the right; checks are emitted where undecided."""
+        rank = max((len(s) for s in shapes), default=0)
+        out: list[Dim] = []
+        for axis in range(rank):
+            d = Dim.of(1)
+            for s in shapes:
+                at = axis - rank + len(s)
+                if at >= 0:
+                    d = self.bcast_dim(d, s[at], message)
+            out.append(d)
+        return tuple(out)
+
+    def broadcast_to(self, v: Value, dims: Sequence[DimLike]) -> Value:
+        """``v`` with its dims aligned on the right of ``dims``; each must be equal or 1 (checked by the caller)."""
+        target = tuple(Dim.of(d) for d in dims)
+        if v.dims == target:
+            return v
+        offset = len(target) - v.rank
+        return self.b.broadcast_in_dim(v, target, tuple(range(offset, len(target))))
+
+    def broadcast(self, *vals: Value) -> list[Value]:
+        """TF implicit broadcasting: all values brought to the common dims (``bcast`` and a check when undecided)."""
+        shapes = [v.dims for v in vals]
+        dims = self.broadcast_dims(*shapes, message=f"Incompatible shapes: {' vs. '.join(map(_shape_text, shapes))}")
+        return [self.broadcast_to(v, dims) for v in vals]
+
+    def cast_dims(self, v: Value, dims: Sequence[DimLike]) -> Value:
+        """``v`` retyped to ``dims``, which are equal to its own at run time (known, or checked before)."""
+        return self.broadcast_to(v, dims)
+
+    def require_same_shape(self, a: Value, b: Value, message: str) -> None:
+        """Require equal shapes without broadcasting; ``Unsupported(INVALID)`` if ranks differ."""
+        if a.rank != b.rank:
+            raise Unsupported("INVALID", message)
+        for x, y in zip(a.dims, b.dims, strict=True):
+            self.check_dims_eq(x, y, message=message)
+
+    def num_elements(self, v: Value) -> Dim:
+        return v.tensor.num_elements()
+
+    # ---- regions ----------------------------------------------------------------------------------------------------
+
+    def reduce(self, x: Value, axes: Iterable[int], kind: str, init: Value | None = None) -> Value:
+        """Reduce ``x`` over ``axes`` with a monoid: ``add multiply maximum minimum and or``; ``init`` defaults to its identity."""
+        axes = sorted(set(axes))
+        if init is None:
+            init = self.scalar(identity_of(kind, x.dtype), x.dtype)
+        scalar = TensorType.of(x.dtype)
+        region = Block([scalar, scalar], ["acc", "x"])
+        combine = region.append(Op(kind, region.params, [scalar]))
+        region.append(Op("return", [combine.result]))
+        return self.b.reduce([x], [init], axes, region)[0]
+
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        """Sets the node name and the builder's location while a rule runs."""
+        before, before_loc = self.node_name, getattr(self.b, "loc", ())
+        self.node_name = name
+        self.b.loc = (name,)
+        try:
+            yield
+        finally:
+            self.node_name = before
+            self.b.loc = before_loc
+
+
+def _shape_text(dims: Sequence[Dim]) -> str:
+    return f"[{','.join(map(str, dims))}]"
+
+
+def identity_of(kind: str, dtype: DType) -> float | int | bool:
+    """The identity of a monoid in a dtype: the reduction of nothing."""
+    if kind == "add":
+        return 0
+    if kind == "multiply":
+        return 1
+    if kind in ("and", "or"):
+        if dtype.is_bool:
+            return kind == "and"
+        return 0 if kind == "or" else (-1 if dtype.kind == "i" else int(np.iinfo(dtype.np).max))
+    if kind in ("maximum", "minimum"):
+        low = kind == "maximum"
+        if dtype.is_float:
+            return -np.inf if low else np.inf
+        if dtype.is_bool:
+            return not low
+        info = np.iinfo(dtype.np)
+        return int(info.min if low else info.max)
+    raise ValueError(f"no identity for {kind!r}")

@@ -1,0 +1,77 @@
+"""Walk nodes in topological order and apply the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import DimTooComplex
+from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.registry import rule_for
+
+#: a tensor of the graph: (node name, output port)
+TensorRef = tuple[str, int]
+#: called for a node that has no lowering; gives stand-in results (or raises)
+OnUnsupported = Callable[[NodeView, "list[Value | None]", Unsupported], Sequence["Value | None"]]
+
+
+def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value]) -> list[Value]:
+    """Lower one node; returns its results. ``Unsupported`` names the node, and nothing of a failed try stays in the block."""
+    block = ctx.b.block
+    mark, token, requests = len(block.ops), ctx.token, len(ctx.requests)
+    checked = set(ctx._checked)
+    try:
+        with ctx.at(node.name):
+            rule = rule_for(node.op)
+            rule.check(ctx, node, args)
+            out = rule.fn(ctx, node, *args)
+    except Exception as e:
+        for op in reversed(block.ops[mark:]):
+            op.erase()
+        ctx.token = token
+        ctx._checked = checked
+        del ctx.requests[requests:]
+        raise _as_unsupported(e, node) from e
+    return [out] if isinstance(out, Value) else list(out)
+
+
+def _as_unsupported(e: Exception, node: NodeView) -> Unsupported:
+    if isinstance(e, Unsupported):
+        return Unsupported(e.code, e.message, e.node or node.name, e.op or node.op)
+    if isinstance(e, DimTooComplex):
+        return Unsupported("TOO_COMPLEX", str(e), node.name, node.op)
+    return Unsupported("INTERNAL", f"{type(e).__name__}: {e}", node.name, node.op)
+
+
+def lower_nodes(
+    ctx: LoweringContext,
+    nodes: Iterable[NodeView],
+    feeds: Mapping[TensorRef, Value],
+    on_unsupported: OnUnsupported | None = None,
+) -> dict[TensorRef, Value]:
+    """Lower ``nodes`` (topological order) on top of ``feeds``; returns every tensor that has a value, feeds included.
+
+    A node whose outputs are all fed is skipped. Without ``on_unsupported`` the first ``Unsupported`` is raised; with it, it decides,
+    also for nodes one of whose inputs has no value (result None).
+    """
+    env: dict[TensorRef, Value] = dict(feeds)
+    fed = {name for name, _ in feeds}
+    for node in nodes:
+        if node.name in fed:
+            continue
+        args = [env.get(ref) for ref in node.inputs]
+        try:
+            if any(a is None for a in args):
+                missing = next(f"{n}:{p}" for (n, p), a in zip(node.inputs, args, strict=True) if a is None)
+                raise Unsupported("RANK", f"input {missing} has no compiled value", node.name, node.op)
+            results: Sequence[Value | None] = lower_node(ctx, node, [a for a in args if a is not None])
+        except Unsupported as e:
+            if on_unsupported is None:
+                raise
+            results = on_unsupported(node, args, e)
+        for port, value in enumerate(results):
+            if value is not None:
+                env[(node.name, port)] = value
+    return env

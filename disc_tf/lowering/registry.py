@@ -1,0 +1,94 @@
+"""The table of lowering rules: TF op type -> rule and what the rule accepts (the report and the docs read it)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from disc_tf.ir.core import Value
+from disc_tf.ir.types import DType
+from disc_tf.lowering.errors import Unsupported
+
+if TYPE_CHECKING:
+    from disc_tf.lowering.context import LoweringContext
+    from disc_tf.lowering.node import NodeView
+
+RuleFn = Callable[..., "Value | Sequence[Value]"]
+
+FLOATS = frozenset(d for d in DType if d.is_float)
+SIGNED_INTS = frozenset(d for d in DType if d.kind == "i")
+UNSIGNED_INTS = frozenset(d for d in DType if d.kind == "u")
+INTS = SIGNED_INTS | UNSIGNED_INTS
+NUMBERS = FLOATS | INTS
+BOOLS = frozenset({DType.BOOL})
+ALL = NUMBERS | BOOLS
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule and its limits.
+
+    ``dtypes``: type attribute -> element types taken (an attribute not named is not checked here). ``constants``: operand positions
+    (negative from the end) whose content must be known at compile time, numerically or symbolically. ``limits``: one line for
+    the docs. ``tested``: attribute values and shapes outside ``limits`` raise ``Unsupported`` from the rule itself.
+    """
+
+    op: str
+    fn: RuleFn
+    dtypes: Mapping[str, frozenset[DType]]
+    constants: tuple[int, ...]
+    limits: str
+    family: str
+
+    def check(self, ctx: LoweringContext, node: NodeView, args: Sequence[Value]) -> None:
+        """Raise ``Unsupported`` if dtypes or non-constant operands are not accepted."""
+        for name, accepted in self.dtypes.items():
+            if not node.has(name):
+                continue  # a stripped default: the rule names it itself
+            found = node.dtype(name)
+            if found not in accepted:
+                raise Unsupported("DTYPE", f"{node.op} with {name}={found}")
+        for position in self.constants:
+            at = position if position >= 0 else len(args) + position
+            if at < len(args) and ctx.constant(args[at]) is None and ctx.dims_of(args[at]) is None:
+                raise Unsupported("NOT_CONSTANT", f"operand {at} of {node.op} is not known at compile time")
+
+
+#: TF op type -> rule; filled by importing ``disc_tf.lowering.rules`` modules through ``all_rules``
+RULES: dict[str, Rule] = {}
+
+
+def lowering(
+    *ops: str,
+    dtypes: Mapping[str, Collection[DType]] | Collection[DType] = (),
+    constants: Sequence[int] = (),
+    limits: str = "",
+) -> Callable[[RuleFn], RuleFn]:
+    """Register ``rule(ctx, node, *args) -> Value | Sequence[Value]`` for TF op types.
+
+    ``dtypes`` as a set is short for ``{"T": set}``.
+    """
+    table = dtypes if isinstance(dtypes, Mapping) else ({"T": dtypes} if dtypes else {})
+    frozen = {name: frozenset(accepted) for name, accepted in table.items()}
+
+    def register(fn: RuleFn) -> RuleFn:
+        family = fn.__module__.rpartition(".")[2]
+        for op in ops:
+            if op in RULES:
+                raise ValueError(f"two lowering rules for {op}: {RULES[op].family} and {family}")
+            RULES[op] = Rule(op, fn, frozen, tuple(constants), limits, family)
+        return fn
+
+    return register
+
+
+def rule_for(op: str) -> Rule:
+    """The rule of a TF op type; ``Unsupported(OP)`` if there is none."""
+    from disc_tf.lowering import all_rules
+
+    all_rules()
+    found = RULES.get(op)
+    if found is None:
+        raise Unsupported("OP", f"{op} has no lowering rule")
+    return found
