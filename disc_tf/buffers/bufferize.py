@@ -13,7 +13,7 @@ import numpy as np
 from disc_tf.buffers.liveness import live_ranges
 from disc_tf.buffers.memory_plan import plan_memory
 from disc_tf.buffers.types import Buffer, Buffers, OutputPlan, Place, Step
-from disc_tf.ir.core import Function, Op, Value
+from disc_tf.ir.core import Function, Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
 
@@ -21,27 +21,6 @@ from disc_tf.ir.types import TensorType
 def byte_size(v: Value) -> Dim:
     """Bytes of a value's dense row-major storage."""
     return v.tensor.num_elements() * v.dtype.bytes
-
-
-def view_offset(op: Op) -> Dim:
-    """Byte offset of a view's result inside its operand.
-
-    Legal view ops: reshape, same-width bitcast_convert, a transpose that moves only size-1 dims, a slice that keeps whole
-    rows (only its leading non-trivial dimension is cut, stride 1). Raises ValueError for an op that is not a view.
-    """
-    if op.name == "slice":
-        (x,) = op.operands
-        starts = [Dim.of(s) for s in op.attrs["starts"]]
-        offset = Dim.of(0)
-        for axis, start in enumerate(starts):
-            inner = Dim.of(x.dtype.bytes)
-            for d in x.dims[axis + 1 :]:
-                inner = inner * d
-            offset = offset + start * inner
-        return offset
-    if op.name in ("reshape", "bitcast_convert", "transpose", "broadcast_in_dim", "convert", "disc.alias"):
-        return Dim.of(0)
-    raise ValueError(f"{op.name} is not a view")
 
 
 def bufferize(
@@ -87,12 +66,15 @@ def bufferize(
         for v in fusion.inputs:
             if isinstance(v.type, TensorType) and (v.op is None or v.op.name == "constant" or v in places):
                 place_of(v)
+        if fusion.kind == "constant":
+            for v in fusion.outputs:
+                place_of(v)
+            continue
         if fusion.kind == "view":
-            for op in fusion.ops:
-                if op.name == "constant":
-                    continue
-                src = place_of(op.operands[0])
-                places[op.result] = Place(src.buffer, src.offset + view_offset(op))
+            view = fusion.attrs["view"]
+            src = place_of(view.source)
+            for v in fusion.outputs:
+                places[v] = Place(src.buffer, src.offset + view.offset * v.dtype.bytes)
             continue
         for v in fusion.outputs:
             if isinstance(v.type, TensorType) and v not in places:

@@ -27,7 +27,7 @@ def live_ranges(
             live[buffer] = (min(first, at), max(last, at))
 
     for at, step in enumerate(steps):
-        if step.fusion.kind == "view":
+        if step.fusion.kind in ("view", "constant"):
             continue
         for v in (*step.fusion.inputs, *step.fusion.outputs):
             if v in places:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from disc_tf.fusion.types import PrepareEntry
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
 
@@ -43,7 +44,7 @@ class Kernel:
 
     symbol: str
     llvm: str
-    buffers: tuple[Value | Temp, ...]
+    buffers: tuple[Value | Temp | PrepareEntry, ...]
     scalars: tuple[Dim, ...]
     tasks: Dim
     grain: Dim = dataclasses.field(default_factory=lambda: Dim.of(1))
@@ -59,7 +60,7 @@ class LibraryCall:
     """A call of a RAL library function (``dispatch``) in the place of a kernel."""
 
     name: str
-    buffers: tuple[Value | Temp, ...]
+    buffers: tuple[Value | Temp | PrepareEntry, ...]
     scalars: tuple[Dim, ...]
 
 

@@ -1,0 +1,502 @@
+"""Phase 8: the host program as LLVM text: segments, bodies, `prepare` and the query function.
+
+A *body* runs the steps of one function (the uniform or the general version of a cluster, or one prepared entry): it evaluates
+dims, asks for the arena, launches kernels, tests checks, sends outputs. On the path there is no allocation, no lock and no look-up beyond
+the calls of the RAL table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+from disc_tf.buffers.types import Buffer, Buffers, Place, Step
+from disc_tf.codegen.dims import DimEmitter
+from disc_tf.codegen.host_scalar import HostScalars
+from disc_tf.codegen.kernel import Guard, Kernel, LibraryCall, Temp, Variant
+from disc_tf.codegen.llvm import F64, I1, I8, I32, I64, NULL, PTR, VOID, FnBuilder, ModuleText, Ty, V, int_ty, vec
+from disc_tf.fusion.types import PrepareEntry
+from disc_tf.ir.core import Function, Op, Value
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import TensorType
+
+#: byte offsets of the functions in `disc_api` (runtime/ral/include/disc_ral_abi.h)
+API = {
+    name: 8 + 8 * i
+    for i, name in enumerate(
+        (
+            "recv_input alloc_output alias_output send_output arena parallel_for dispatch fail prepared prepare_alloc "
+            "error_cell"
+        ).split()  # noqa: SIM905
+    )
+}
+INVALID_ARGUMENT = 3
+RESOURCE_EXHAUSTED = 8
+INTERNAL = 13
+#: sizes from here on are refused: far above any memory, far below the wrap of i64
+_MAX_BYTES = float(1 << 61)
+_ICMP = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A row of the artefact's check table."""
+
+    code: int
+    message: str
+    node: str
+
+
+class CheckTable:
+    """Check ids in program order; equal rows share an id."""
+
+    def __init__(self) -> None:
+        self.rows: list[Check] = []
+        self._ids: dict[Check, int] = {}
+
+    def id_of(self, check: Check) -> int:
+        if check not in self._ids:
+            self._ids[check] = len(self.rows)
+            self.rows.append(check)
+        return self._ids[check]
+
+    def id_of_op(self, op: Op) -> int:
+        return self.id_of(Check(int(op.attrs["code"]), str(op.attrs["message"]), str(op.attrs.get("node", ""))))
+
+
+class RunEmitter:
+    """What every function of the host program shares: the RAL table, failing, dims of arguments."""
+
+    def __init__(self, name: str, params: Sequence[tuple[str, Ty]], attrs: str = "") -> None:
+        self.b = FnBuilder(name, params, I32, linkage="internal", attrs=attrs)
+        self.ctx, self.api = self.b.params[:2]
+        self.symbols: dict[str, V] = {}
+        self.dims = DimEmitter(self.b, self.symbols)
+
+    def call(self, name: str, ret: Ty, *args: V) -> V:
+        b = self.b
+        fn = b.load(PTR, b.gep(self.api, API[name], I8), invariant=True)
+        out = b.call_ptr(fn, ret, [self.ctx, *args])
+        return out if out is not None else self.ctx
+
+    def fail(self, code: int, check_id: int) -> None:
+        """Record the failure and leave the function."""
+        self.call("fail", VOID, self.b.const(code, I32), self.b.const(check_id, I32))
+        self.b.ret(self.b.const(code or INTERNAL, I32))
+
+    def require(self, ok: V, code: int, check_id: int) -> None:
+        """Go on only if ``ok``; else fail with the row of the check table (-1: no row)."""
+        if ok.const is not None and ok.const:
+            return
+        self.b.if_then(self.b.not_(ok), lambda: self.fail(code, check_id))
+
+    def require_ptr(self, p: V) -> V:
+        """Leave the function if ``p`` is null (the RAL has recorded why)."""
+        b = self.b
+        b.if_then(b.icmp("eq", p, NULL), lambda: b.ret(b.const(INTERNAL, I32)))
+        return p
+
+    def require_zero(self, status: V) -> None:
+        b = self.b
+        b.if_then(b.icmp("ne", status, 0), lambda: b.ret(status))
+
+    def input(self, index: int) -> tuple[V, V]:
+        """(data, dims) pointers of input ``index``."""
+        b = self.b
+        ref = self.require_ptr(self.call("recv_input", PTR, b.const(index, I32)))
+        return b.load(PTR, ref), b.load(PTR, b.gep(ref, 16, I8))
+
+    def bind_argument(self, value: Value, dims: V) -> None:
+        """Bind the symbols that the argument's dims are (each a plain symbol; compound dims are checked elsewhere)."""
+        for axis, d in enumerate(value.dims):
+            if d.symbol and d.symbol not in self.symbols:
+                self.symbols[d.symbol] = self.b.load(I64, self.b.gep(dims, axis, I64))
+
+    def i64_array(self, array: V, values: Sequence[V]) -> V:
+        for i, v in enumerate(values):
+            self.b.store(v, self.b.gep(array, i, I64), 8)
+        return array
+
+
+def emit_signature(
+    run: RunEmitter, fn: Function, args: Sequence[int], checks: CheckTable
+) -> None:
+    """Receive the arguments of ``fn`` and check every dim: static extents, shared symbols, compound expressions."""
+    b = run.b
+    seen: list[tuple[Value, int, V]] = []
+    for value, index in zip(fn.params, args, strict=True):
+        if index < 0 or not isinstance(value.type, TensorType):
+            continue
+        if value.rank == 0:
+            continue
+        _, dims = run.input(index)
+        run.bind_argument(value, dims)
+        seen.append((value, index, dims))
+    for value, index, dims in seen:
+        for axis, d in enumerate(value.dims):
+            actual = b.load(I64, b.gep(dims, axis, I64))
+            expected = run.dims.i64(d)
+            if expected.name == actual.name:
+                continue
+            info = fn.args[fn.params.index(value)] if len(fn.args) == len(fn.params) else None
+            name = info.name if info else f"#{index}"
+            message = f"argument {name}: dimension {axis} must be {d} (type {value.type})"
+            row = checks.id_of(Check(INVALID_ARGUMENT, message, info.tensor if info else ""))
+            run.require(b.icmp("eq", actual, expected), INVALID_ARGUMENT, row)
+
+
+@dataclasses.dataclass
+class Launch:
+    """A step with its code: the variants of the fusion, or none for views and host arithmetic."""
+
+    step: Step
+    variants: Sequence[Variant] = ()
+
+
+class BodyEmitter(RunEmitter):
+    """Emits one body. ``arg_index[i]`` is the RAL input of parameter i (-1: a prepared entry)."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Function,
+        launches: Sequence[Launch],
+        buffers: Buffers,
+        arg_index: Sequence[int],
+        checks: CheckTable,
+        *,
+        prepare_index: int | None = None,
+        first_arena_slot: int = 0,
+    ) -> None:
+        super().__init__(name, [("ctx", PTR), ("api", PTR)])
+        self.fn = fn
+        self.launches = launches
+        self.buffers = buffers
+        self.arg_index = arg_index
+        self.checks = checks
+        self.prepare_index = prepare_index
+        self.first_arena_slot = first_arena_slot
+        self.pointers: dict[Buffer, V] = {}
+        self.slot_offsets: dict[int, tuple[int, V]] = {}
+        self.arena_base: dict[int, V] = {}
+        self.scalars = HostScalars(self.b, self.dims, self._load_scalar)
+        self.prepared_buffers: dict[int, Buffer] = {}
+        self.epoch = 0
+
+    # -- memory -----------------------------------------------------------------------------------------------
+
+    def _open_arena(self, epoch: int) -> None:
+        """Allocate the slots of ``epoch``: their sizes can be evaluated now."""
+        b, plan = self.b, self.buffers.memory
+        slots = [k for k, e in enumerate(plan.epochs) if e == epoch]
+        if not slots:
+            return
+        offset, bound = b.i64(0), b.const(0.0, F64)
+        for k in slots:
+            self.slot_offsets[k] = (epoch, offset)
+            size = b.smax(self.dims.i64(plan.slots[k]), 0)
+            offset = b.add(offset, b.and_(b.add(size, 63), -64))
+            bound = b.fadd(bound, self.dims.f64(plan.slots[k]))
+        fits = b.fcmp("olt", bound, b.const(_MAX_BYTES, F64))
+        size = b.select(fits, offset, b.i64(-1))
+        base = self.call("arena", PTR, b.const(self.first_arena_slot + epoch, I32), size)
+        self.arena_base[epoch] = self.require_ptr(base)
+
+    def pointer(self, place: Place) -> V:
+        """The address of a place. Output memory is asked for at first use."""
+        b, buffer = self.b, place.buffer
+        if buffer not in self.pointers:
+            self.pointers[buffer] = self._buffer_pointer(buffer)
+        return b.gep(self.pointers[buffer], self.dims.i64(place.offset), I8)
+
+    def _buffer_pointer(self, buffer: Buffer) -> V:
+        b = self.b
+        if buffer.kind == "arg":
+            return self.input(self.arg_index[buffer.index])[0]
+        if buffer.kind == "prepared":
+            return self.require_ptr(self.call("prepared", PTR, b.const(buffer.index, I32)))
+        if buffer.kind == "output":
+            return self._alloc_output(buffer.index, self.buffers.outputs[buffer.index].value)
+        if buffer.kind == "constant":
+            return V(f"@{constant_symbol(buffer)}", PTR)
+        slot = self.buffers.memory.slot_of.get(buffer)
+        if slot is None:
+            raise ValueError(f"{buffer!r} has no slot: it is never used")
+        epoch, offset = self.slot_offsets[slot]
+        return b.gep(self.arena_base[epoch], offset, I8)
+
+    def _alloc_output(self, index: int, value: Value) -> V:
+        b = self.b
+        if self.prepare_index is not None:
+            size = self.dims.i64(value.tensor.num_elements() * value.dtype.bytes)
+            return self.require_ptr(self.call("prepare_alloc", PTR, b.const(self.prepare_index, I32), size))
+        dims = self._dims_array(value)
+        return self.require_ptr(
+            self.call("alloc_output", PTR, b.const(index, I32), b.const(value.rank, I32), dims)
+        )
+
+    def _dims_array(self, value: Value) -> V:
+        return self.i64_array(self.dims_frame, [self.dims.i64(d) for d in value.dims])
+
+    def _load_scalar(self, v: Value) -> V:
+        """Read a rank-0 (or one-element) value from memory."""
+        ty = I8 if v.dtype.is_bool else int_ty(v.dtype.bits)
+        x = self.b.load(ty, self.pointer(self.buffers.places[v]))
+        return self.b.icmp("ne", x, 0) if v.dtype.is_bool else x
+
+    # -- steps ------------------------------------------------------------------------------------------------
+
+    def emit(self) -> FnBuilder:
+        b = self.b
+        for i, value in enumerate(self.fn.params):
+            index = self.arg_index[i]
+            if index < 0 or not isinstance(value.type, TensorType):
+                continue
+            if any(d.symbol and d.symbol not in self.symbols for d in value.dims):
+                self.bind_argument(value, self.input(index)[1])
+        most_bufs = max((len(k.buffers) for k in self._all_kernels()), default=0)
+        most_scalars = max((len(k.scalars) for k in self._all_kernels()), default=0)
+        most_rank = max((o.value.rank for o in self.buffers.outputs), default=0)
+        self.bufs_frame = b.alloca(PTR, max(most_bufs, 1), 16)
+        self.scalars_frame = b.alloca(I64, max(most_scalars, 1), 16)
+        self.args_frame = b.alloca(I64, 3, 16)
+        self.dims_frame = b.alloca(I64, max(most_rank, 1), 16)
+        b.store(self.bufs_frame, self.args_frame, 8)
+        b.store(self.scalars_frame, b.gep(self.args_frame, 1, I64), 8)
+        b.store(self.call("error_cell", PTR), b.gep(self.args_frame, 2, I64), 8)
+        self._open_arena(0)
+        for index, launch in enumerate(self.launches):
+            self._emit_step(index, launch)
+        self._emit_outputs()
+        b.ret(b.const(0, I32))
+        return b
+
+    def _all_kernels(self) -> list[Kernel | LibraryCall]:
+        return [k for launch in self.launches for v in launch.variants for k in v.kernels]
+
+    def _emit_step(self, index: int, launch: Launch) -> None:
+        fusion = launch.step.fusion
+        if fusion.kind in ("view", "constant"):
+            return
+        if fusion.kind == "host":
+            for op in fusion.ops:
+                self._emit_host_op(op)
+            for v in fusion.outputs:
+                if isinstance(v.type, TensorType) and v.uses and self._needed_in_memory(v):
+                    self._store_scalar(v)
+            return
+        if not launch.variants:
+            raise ValueError(f"no code for {fusion.kind} fusion of {fusion.nodes}")
+        temps = dict(zip(launch.step.temps, self.buffers.temps.get(index, ()), strict=True))
+        plans = []
+        for variant in launch.variants:
+            # everything that branches share is computed before the branch
+            plans.append([self._prepare_launch(k, temps) for k in variant.kernels])
+        self._choose(launch.variants, plans)
+
+    def _choose(self, variants: Sequence[Variant], plans: list[list[LaunchArgs]]) -> None:
+        first, rest = variants[0], variants[1:]
+
+        def run_first() -> None:
+            for args in plans[0]:
+                self._launch(args)
+
+        if first.guard is None or not rest:
+            run_first()
+            return
+        self.b.if_else(self.guard(first.guard), run_first, lambda: self._choose(rest, plans[1:]))
+
+    def guard(self, guard: Guard) -> V:
+        ok = self.b.const(1, I1)
+        for x, op, y in guard.terms:
+            ok = self.b.and_(ok, self.b.icmp(_ICMP[op], self.dims.i64(x), self.dims.i64(y)))
+        return ok
+
+    def _prepare_launch(self, kernel: Kernel | LibraryCall, temps: dict[Temp, Buffer]) -> LaunchArgs:
+        pointers = [self.pointer(self._place(x, temps)) for x in kernel.buffers]
+        scalars = [self.dims.i64(d) for d in kernel.scalars]
+        if isinstance(kernel, LibraryCall):
+            return LaunchArgs(kernel, pointers, scalars)
+        sizes = [self.dims.i64(d) for d in (kernel.tasks, kernel.grain, kernel.scratch)]
+        return LaunchArgs(kernel, pointers, scalars, *sizes)
+
+    def _place(self, x: Value | Temp | PrepareEntry, temps: dict[Temp, Buffer]) -> Place:
+        if isinstance(x, Temp):
+            return Place(temps[x])
+        if isinstance(x, PrepareEntry):
+            return Place(self._prepared_buffer(x.index))
+        return self.buffers.places[x]
+
+    def _prepared_buffer(self, index: int) -> Buffer:
+        if index not in self.prepared_buffers:
+            self.prepared_buffers[index] = Buffer("prepared", index, Dim.of(0))
+        return self.prepared_buffers[index]
+
+    def _launch(self, args: LaunchArgs) -> None:
+        b = self.b
+        for i, p in enumerate(args.pointers):
+            b.store(p, b.gep(self.bufs_frame, i, I64), 8)
+        self.i64_array(self.scalars_frame, args.scalars)
+        if isinstance(args.kernel, LibraryCall):
+            name = V(f"@{library_symbol(args.kernel.name)}", PTR)
+            self.require_zero(self.call("dispatch", I32, name, self.bufs_frame, self.scalars_frame))
+            return
+        assert args.tasks is not None and args.grain is not None and args.scratch is not None
+        fn = V(f"@{args.kernel.symbol}", PTR)
+
+        def pooled() -> None:
+            self.require_zero(
+                self.call("parallel_for", I32, fn, self.args_frame, args.tasks, args.grain, args.scratch)
+            )
+
+        if args.scratch.const == 0 and not args.kernel.checks:
+            small = b.icmp("sle", args.tasks, args.grain)
+
+            def direct() -> None:
+                        b.call_ptr(fn, VOID, [self.args_frame, b.i64(0), args.tasks, NULL])
+
+            b.if_else(small, direct, pooled)
+        else:
+            pooled()
+
+    def _emit_host_op(self, op: Op) -> None:
+        if op.name in ("disc.create_token", "disc.after_all"):
+            return
+        if op.name == "disc.check":
+            ok = self.scalars.value(op.operands[0])
+            self.require(ok, int(op.attrs["code"]), self.checks.id_of_op(op))
+        elif op.name == "disc.bind_dim":
+            self.symbols[op.attrs["symbol"]] = self.scalars.as_i64(op.operands[0])
+            self.epoch += 1
+            self._open_arena(self.epoch)
+        else:
+            self.scalars.compute(op)
+
+    def _needed_in_memory(self, v: Value) -> bool:
+        place = self.buffers.places.get(v)
+        if place is None:
+            return False
+        return place.buffer.kind == "output" or place.buffer in self.buffers.memory.slot_of
+
+    def _store_scalar(self, v: Value) -> None:
+        x = self.scalars.value(v)
+        self.b.store(self.b.zext(x, I8) if v.dtype.is_bool else x, self.pointer(self.buffers.places[v]))
+
+    # -- outputs ----------------------------------------------------------------------------------------------
+
+    def _emit_outputs(self) -> None:
+        b = self.b
+        for plan in self.buffers.outputs:
+            index = b.const(plan.index, I32)
+            if plan.how == "alias" and self.prepare_index is None:
+                dims = self._dims_array(plan.value)
+                rank = b.const(plan.value.rank, I32)
+                arg = b.const(self.arg_index[plan.arg], I32)
+                self.require_zero(self.call("alias_output", I32, index, arg, rank, dims))
+            elif plan.how == "direct":
+                place = self.buffers.places[plan.value]
+                if place.buffer not in self.pointers:  # zero-sized and never written
+                    self.pointer(place)
+            else:
+                source = plan.source or self.buffers.places[plan.value]
+                target = self._alloc_output(plan.index, plan.value)
+                emit_copy(b, target, self.pointer(source), self.dims.i64(plan.value.tensor.num_elements() * plan.value.dtype.bytes))
+        if self.prepare_index is None:
+            for plan in self.buffers.outputs:
+                self.require_zero(self.call("send_output", I32, b.const(plan.index, I32)))
+
+
+@dataclasses.dataclass
+class LaunchArgs:
+    """A kernel's evaluated arguments."""
+
+    kernel: Kernel | LibraryCall
+    pointers: list[V]
+    scalars: list[V]
+    tasks: V | None = None
+    grain: V | None = None
+    scratch: V | None = None
+
+
+def emit_copy(b: FnBuilder, target: V, source: V, size: V) -> None:
+    """Copy ``size`` bytes (no libc call may appear in an executable)."""
+    block = vec(I8, 32)
+    whole = b.and_(size, -32)
+    b.loop(0, whole, 32, [], lambda i, _: b.store(b.load(block, b.gep(source, i, I8), 1), b.gep(target, i, I8), 1))
+    b.loop(whole, size, 1, [], lambda i, _: b.store(b.load(I8, b.gep(source, i, I8), 1), b.gep(target, i, I8), 1))
+
+
+def constant_symbol(buffer: Buffer) -> str:
+    assert buffer.content is not None
+    digest = hashlib.sha256(buffer.content.tobytes() + buffer.content.dtype.str.encode()).hexdigest()[:16]
+    return f"const_{digest}"
+
+
+def library_symbol(name: str) -> str:
+    return "lib_" + "".join(c if c.isalnum() else "_" for c in name)
+
+
+def add_data(module: ModuleText, symbol: str, data: bytes) -> None:
+    """A private constant."""
+    text = "".join(f"\\{x:02X}" for x in data)
+    module.add_global(
+        symbol, f'@{symbol} = private unnamed_addr constant [{len(data)} x i8] c"{text}", align 64'
+    )
+
+
+def emit_query(n_prepared: int, n_segments: int) -> FnBuilder:
+    """``i32 disc_executable_query(u32 max_abi, disc_executable* out)``: the only exported symbol."""
+    b = FnBuilder("disc_executable_query", [("max_abi", I32), ("out", PTR)], I32)
+    max_abi, out = b.params
+    b.if_then(b.icmp("ult", max_abi, 1), lambda: b.ret(b.const(1, I32)))
+    b.store(b.const(32, I32), out)
+    b.store(b.const(1, I32), b.gep(out, 4, I8))
+    b.store(V("@prepare", PTR) if n_prepared else NULL, b.gep(out, 8, I8))
+    b.store(b.const(n_segments, I32), b.gep(out, 16, I8))
+    b.store(b.const(n_prepared, I32), b.gep(out, 20, I8))
+    b.store(V("@segment", PTR), b.gep(out, 24, I8))
+    b.ret(b.const(0, I32))
+    return b
+
+
+def emit_dispatcher(name: str, targets: Sequence[str]) -> FnBuilder:
+    """``i32 name(ctx, api, i32 index)``: calls ``targets[index](ctx, api)``."""
+    b = FnBuilder(name, [("ctx", PTR), ("api", PTR), ("index", I32)], I32, linkage="internal")
+    ctx, api, index = b.params
+
+    def case(target: str):
+        def run() -> None:
+            b.ret(b.call(target, I32, [ctx, api], declare=False))
+
+        return run
+
+    b.switch(index, {i: case(t) for i, t in enumerate(targets)}, lambda: b.ret(b.const(INTERNAL, I32)))
+    return b
+
+
+def emit_segment(
+    name: str,
+    fn: Function,
+    args: Sequence[int],
+    predicate: Sequence[tuple[Dim, Dim]],
+    uniform: str,
+    general: str | None,
+    checks: CheckTable,
+) -> FnBuilder:
+    """The segment's entry: signature checks, the entry predicate, then the uniform or the general body."""
+    run = RunEmitter(name, [("ctx", PTR), ("api", PTR)])
+    b = run.b
+    emit_signature(run, fn, args, checks)
+    if general is None or not predicate:
+        b.ret(b.call(uniform, I32, [run.ctx, run.api], declare=False))
+        return b
+    ok = b.const(1, I1)
+    for x, y in predicate:
+        ok = b.and_(ok, b.icmp("eq", run.dims.i64(x), run.dims.i64(y)))
+    b.if_else(
+        ok,
+        lambda: b.ret(b.call(uniform, I32, [run.ctx, run.api], declare=False)),
+        lambda: b.ret(b.call(general, I32, [run.ctx, run.api], declare=False)),
+    )
+    return b
