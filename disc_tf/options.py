@@ -1,0 +1,124 @@
+"""Every option of the compiler, once. The Python API, the command line and the config file are derived from this table.
+
+An option is a field of `Options` with its default, its type and, in `metadata`, its one-line doc. `Options.from_overrides` refuses unknown
+names and values of the wrong type: a silent typo is worse than an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+TARGETS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+class OptionError(ValueError):
+    """An unknown option, or a value that the option does not take. The message names both and the way out."""
+
+
+def _option(default: Any, doc: str, *, flag: str = "", metavar: str = "", choices: tuple[str, ...] = ()) -> Any:
+    meta = {"doc": doc, "flag": flag, "metavar": metavar, "choices": choices}
+    if isinstance(default, (list, dict, tuple)) and not isinstance(default, tuple):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=meta)
+    return dataclasses.field(default=default, metadata=meta)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of one optimisation. Tuples of strings are repeatable flags on the command line."""
+
+    targets: tuple[str, ...] = _option(
+        ("x86-64-v2", "x86-64-v3", "x86-64-v4"),
+        "instruction sets to compile for; `native` is this machine's own",
+        flag="--target",
+        metavar="T[,T]",
+        choices=("native", *TARGETS),
+    )
+    min_cluster_size: int = _option(
+        4, "leave groups of fewer compilable ops in TensorFlow", flag="--min-cluster-size", metavar="N"
+    )
+    allow: tuple[str, ...] = _option((), "compile only these op types or node-name patterns", flag="--allow", metavar="P")
+    deny: tuple[str, ...] = _option((), "never compile these op types or node-name patterns", flag="--deny", metavar="P")
+    hints: tuple[str, ...] = _option(
+        (), "likely dims of an input, e.g. `ids: [b<=32, s%8==0, s~128]`", flag="--hint", metavar="HINT"
+    )
+    fuel: int = _option(-1, "compile at most this many clusters (-1: all), for bisecting", flag="--fuel", metavar="N")
+    keep_control: bool = _option(
+        False, "keep nodes that only control edges reach from the outputs' side", flag="--keep-control"
+    )
+    fast_math: bool = _option(
+        False, "allow reassociation and contraction of floating-point code (results may differ)", flag="--fast-math"
+    )
+    strict: bool = _option(False, "fail if anything that should compile does not", flag="--strict")
+    verify_passes: bool = _option(False, "run the IR verifier between all passes", flag="--verify-passes")
+    dump_dir: str = _option("", "write every phase as text into this directory", flag="--dump-dir", metavar="DIR")
+    use_tf_shapes: bool = _option(
+        True, "use TensorFlow's shape inference for ops that are not compiled", flag="--use-tf-shapes"
+    )
+
+    @staticmethod
+    def from_overrides(base: Options | Mapping[str, Any] | None = None, **overrides: Any) -> Options:
+        """`base` (an Options, a mapping or None) with ``overrides``. Raises `OptionError`."""
+        values: dict[str, Any] = {}
+        if isinstance(base, Options):
+            values = {f.name: getattr(base, f.name) for f in dataclasses.fields(Options)}
+        elif base is not None:
+            overrides = {**base, **overrides}
+        known = {f.name: f for f in dataclasses.fields(Options)}
+        for name, value in overrides.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; known options: {', '.join(sorted(known))}"
+                raise OptionError(f"unknown option {name!r}{hint}")
+            values[name] = _coerce(known[name], value)
+        return Options(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that `from_overrides` takes back (config files, reports)."""
+        return {
+            f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in dataclasses.fields(self)
+        }
+
+
+def _coerce(field: dataclasses.Field[Any], value: Any) -> Any:
+    kind = type(field.default)
+    if kind is tuple:
+        if isinstance(value, str):
+            value = [v for v in (part.strip() for part in value.split(",")) if v] if field.name == "targets" else [value]
+        if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+            raise OptionError(f"option {field.name!r} takes a list of strings, not {value!r}")
+        value = tuple(value)
+        choices = field.metadata["choices"]
+        for v in value:
+            if choices and v not in choices:
+                raise OptionError(f"option {field.name!r}: {v!r} is not one of {', '.join(choices)}")
+        if field.name == "targets":
+            value = _resolve_targets(value)
+        return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise OptionError(f"option {field.name!r} is true or false, not {value!r}")
+        return value
+    if kind is int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise OptionError(f"option {field.name!r} takes an integer, not {value!r}")
+        return value
+    if not isinstance(value, str):
+        raise OptionError(f"option {field.name!r} takes a string, not {value!r}")
+    return value
+
+
+def _resolve_targets(targets: tuple[str, ...]) -> tuple[str, ...]:
+    """`native` replaced by this machine's best target; no repeats, weakest first; empty is an error."""
+    if not targets:
+        raise OptionError(f"option 'targets' is empty: give native or some of {', '.join(TARGETS)}")
+    resolved = set()
+    for t in targets:
+        if t == "native":
+            from disc_tf.runtime.cpu import native_target  # reads CPUID through the runtime
+
+            t = native_target()
+        resolved.add(t)
+    return tuple(t for t in TARGETS if t in resolved)

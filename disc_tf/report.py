@@ -1,0 +1,158 @@
+"""The report of an optimisation: what was compiled, what was not and why, how long it took.
+
+Plain dataclasses; `Report.to_json` is the machine form (versioned), `Report.to_text` the human one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter, defaultdict
+from typing import Any
+
+REPORT_VERSION = 1
+
+
+@dataclasses.dataclass
+class LeftOut:
+    """A node that stays in TensorFlow. ``code`` is a stable word, ``reason`` a sentence."""
+
+    node: str
+    op: str
+    code: str
+    reason: str
+
+
+@dataclasses.dataclass
+class KernelReport:
+    """A kernel of a cluster: its symbol, fusion kind and the original nodes that it computes."""
+
+    symbol: str
+    kind: str
+    nodes: list[str]
+
+
+@dataclasses.dataclass
+class ClusterReport:
+    """One cluster. ``status``: compiled, failed or put_back; ``reason`` says why it is not compiled."""
+
+    name: str
+    nodes: int
+    status: str = "compiled"
+    reason: str = ""
+    flops: str = ""
+    kernels: list[KernelReport] = dataclasses.field(default_factory=list)
+    bodies: int = 1
+    prepared: int = 0
+    artifact_bytes: int = 0
+    arena: str = ""
+    times_ms: dict[str, float] = dataclasses.field(default_factory=dict)
+    node_names: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class ShapeResult:
+    """Verification and timing at one set of input shapes. Times in milliseconds, errors absolute and relative."""
+
+    shapes: dict[str, list[int]]
+    ok: bool
+    message: str = ""
+    max_abs: dict[str, float] = dataclasses.field(default_factory=dict)
+    max_rel: dict[str, float] = dataclasses.field(default_factory=dict)
+    original_ms: float | None = None
+    optimized_ms: float | None = None
+
+
+@dataclasses.dataclass
+class Report:
+    """See the module's docstring."""
+
+    compiler_version: str = ""
+    targets: list[str] = dataclasses.field(default_factory=list)
+    outputs: list[str] = dataclasses.field(default_factory=list)
+    outputs_found: bool = False
+    total_nodes: int = 0
+    pruned_nodes: int = 0
+    compute_nodes: int = 0
+    compiled_nodes: int = 0
+    flops_share: float | None = None
+    clusters: list[ClusterReport] = dataclasses.field(default_factory=list)
+    left_out: list[LeftOut] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    times_ms: dict[str, float] = dataclasses.field(default_factory=dict)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    verification: list[ShapeResult] = dataclasses.field(default_factory=list)
+    verified: bool | None = None
+
+    @property
+    def compiled_clusters(self) -> list[ClusterReport]:
+        return [c for c in self.clusters if c.status == "compiled"]
+
+    @property
+    def coverage(self) -> float:
+        """Share of the nodes left after pruning (constants and placeholders not counted) that run inside DiscLaunch."""
+        return self.compiled_nodes / self.compute_nodes if self.compute_nodes else 0.0
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Reason code -> number of nodes left out."""
+        return dict(Counter(x.code for x in self.left_out).most_common())
+
+    @property
+    def kernels(self) -> list[KernelReport]:
+        return [k for c in self.compiled_clusters for k in c.kernels]
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        data = {"report_version": REPORT_VERSION, "coverage": self.coverage, "reasons": self.reasons}
+        return json.dumps({**data, **dataclasses.asdict(self)}, indent=indent)
+
+    def to_text(self, *, left_out_limit: int = 12) -> str:
+        """A summary for a terminal."""
+        done, total = len(self.compiled_clusters), len(self.clusters)
+        lines = [
+            f"disc_tf {self.compiler_version}, targets {', '.join(self.targets)}",
+            f"{done} of {total} clusters compiled; "
+            f"{self.compiled_nodes} of {self.compute_nodes} ops ({100 * self.coverage:.1f} %)"
+            + (f", {100 * self.flops_share:.1f} % of FLOPs" if self.flops_share is not None else ""),
+        ]
+        if self.outputs_found:
+            lines.append(f"outputs (found: the graph's sinks): {', '.join(self.outputs)}")
+        for c in self.clusters:
+            head = f"  {c.name}: {c.nodes} nodes"
+            if c.status != "compiled":
+                lines.append(f"{head}: {c.status.replace('_', ' ')}: {c.reason}")
+                continue
+            kinds = Counter(k.kind for k in c.kernels)
+            spelled = ", ".join(f"{n} {k}" for k, n in kinds.most_common())
+            lines.append(f"{head}, {len(c.kernels)} kernels ({spelled}), {c.artifact_bytes / 1024:.0f} KiB of code")
+            if c.arena:
+                lines.append(f"    arena: {c.arena} bytes")
+        if self.left_out:
+            lines.append(f"left in TensorFlow: {len(self.left_out)} nodes")
+            groups: dict[tuple[str, str], list[LeftOut]] = defaultdict(list)
+            for x in self.left_out:
+                groups[x.code, x.reason].append(x)
+            ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+            for (code, reason), nodes in ordered[:left_out_limit]:
+                names = ", ".join(n.node for n in nodes[:3]) + (", ..." if len(nodes) > 3 else "")
+                lines.append(f"  {code} ({len(nodes)}): {reason} [{names}]")
+            if len(ordered) > left_out_limit:
+                lines.append(f"  ... and {len(ordered) - left_out_limit} more reasons (see the JSON report)")
+        lines += [f"warning: {w}" for w in self.warnings]
+        if self.times_ms:
+            spelled = ", ".join(f"{k} {v:.0f} ms" for k, v in self.times_ms.items())
+            lines.append(f"time: {spelled}")
+        for s in self.verification:
+            lines.append("  " + _shape_line(s))
+        if self.verified is not None:
+            lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
+        return "\n".join(lines)
+
+
+def _shape_line(s: ShapeResult) -> str:
+    shapes = ", ".join(f"{k}{v}" for k, v in s.shapes.items())
+    worst = max(s.max_abs.values(), default=0.0)
+    text = f"{'ok  ' if s.ok else 'FAIL'} {shapes}: max abs error {worst:.2e}"
+    if s.original_ms is not None and s.optimized_ms:
+        text += f", {s.original_ms:.2f} -> {s.optimized_ms:.2f} ms ({s.original_ms / s.optimized_ms:.2f}x)"
+    return text + (f" ({s.message})" if s.message else "")
