@@ -1,0 +1,72 @@
+"""Write `disc_tf/frontend/data/` from an installed TensorFlow (run by maintainers, rarely).
+
+usage: python tools/extract_tf_protos.py
+
+* `tf_protos.binpb`: a FileDescriptorSet of the messages that the frontend reads (GraphDef and what it contains), so that
+  the compiler handles graphs without importing TensorFlow.
+* `tf_ops.binpb.z`: zlib of an OpList of all registered ops without documentation: argument names and types, attributes,
+  statefulness. Needed to count outputs and to write function bodies.
+
+Run with the newest TensorFlow supported; messages are read with unknown fields kept, so older and newer graphs survive.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import zlib
+
+import tensorflow as tf
+from google.protobuf import descriptor_pb2
+from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.python.client import pywrap_tf_session
+
+OUT = pathlib.Path(__file__).parent.parent / "disc_tf" / "frontend" / "data"
+
+
+def descriptor_set() -> bytes:
+    """GraphDef's file and all files it imports, dependencies first, without options that need other packages."""
+    found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
+    work = [(graph_pb2.DESCRIPTOR, False)]
+    while work:
+        file, ready = work.pop()
+        if file.name in found:
+            continue
+        if not ready:
+            work.append((file, True))
+            work.extend((dependency, False) for dependency in file.dependencies)
+            continue
+        proto = descriptor_pb2.FileDescriptorProto()
+        file.CopyToProto(proto)
+        found[file.name] = proto
+    return descriptor_pb2.FileDescriptorSet(file=found.values()).SerializeToString(deterministic=True)
+
+
+def op_list() -> bytes:
+    ops = op_def_pb2.OpList.FromString(
+        pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList())
+    )
+    for op in ops.op:
+        op.summary = op.description = ""
+        if op.HasField("deprecation"):
+            op.deprecation.explanation = ""
+        for arg in [*op.input_arg, *op.output_arg]:
+            arg.description = ""
+            arg.ClearField("experimental_full_type")
+            arg.ClearField("handle_data")
+        for attr in op.attr:
+            attr.description = ""
+    kept = sorted((op for op in ops.op), key=lambda op: op.name)
+    del ops.op[:]
+    ops.op.extend(kept)
+    return zlib.compress(ops.SerializeToString(deterministic=True), 9)
+
+
+def main() -> None:
+    OUT.mkdir(exist_ok=True)
+    for name, data in (("tf_protos.binpb", descriptor_set()), ("tf_ops.binpb.z", op_list())):
+        (OUT / name).write_bytes(data)
+        print(name, len(data), "from TensorFlow", tf.__version__)
+
+
+if __name__ == "__main__":
+    main()
