@@ -6,7 +6,9 @@ import functools
 import importlib
 import pkgutil
 
-_NOT_RULES = {"context", "errors", "lower", "node", "registry", "tensor_proto"}
+_NOT_RULES = {
+    "content", "context", "errors", "fold", "lower", "node", "registry", "shapes", "symbolic", "tensor_proto"
+}  # fmt: skip
 
 
 @functools.cache

@@ -71,21 +71,26 @@ class LoweringContext:
         if dims is not None and all(d.is_static for d in dims):
             with np.errstate(over="ignore"):
                 flat = np.array([int(d) for d in dims], np.int64).astype(v.dtype.np)
-            return flat.reshape(()) if v.rank == 0 else flat
+            return flat.reshape([int(d) for d in v.dims])
         return None
 
     def set_dims(self, v: Value, dims: Iterable[DimLike]) -> Value:
-        """Record the symbolic content of ``v``, an integer tensor of rank 0 (one dim) or 1. Returns ``v``."""
+        """Record the symbolic content of ``v``, a small integer tensor (row-major; ``dims_of`` gives ranks 0 and 1). Returns ``v``."""
         self._dims[v] = [Dim.of(d) for d in dims]
         return v
 
+    def known_dims(self, v: Value) -> list[Dim] | None:
+        """What ``set_dims`` recorded: the elements in row-major order, of any rank."""
+        found = self._dims.get(v)
+        return None if found is None else list(found)
+
     def dims_of(self, v: Value) -> list[Dim] | None:
         """The content of an integer tensor of rank 0 or 1 as dims (a scalar gives one), or None if not known."""
+        if v.rank > 1 or not v.dtype.is_int:
+            return None
         found = self._dims.get(v)
         if found is not None:
             return list(found)
-        if v.rank > 1 or not v.dtype.is_int:
-            return None
         content = self.constant(v)
         if content is None or content.size > MAX_TRACKED:
             return None

@@ -8,6 +8,7 @@ from disc_tf.ir.core import Value
 from disc_tf.ir.dims import DimTooComplex
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.fold import try_fold
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import rule_for
 
@@ -26,7 +27,8 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value]) -> l
         with ctx.at(node.name):
             rule = rule_for(node.op)
             rule.check(ctx, node, args)
-            out = rule.fn(ctx, node, *args)
+            folded = try_fold(ctx, node, args)
+            out = rule.fn(ctx, node, *args) if folded is None else folded
     except Exception as e:
         for op in reversed(block.ops[mark:]):
             op.erase()
