@@ -1,0 +1,100 @@
+"""The differential check of an optimised graph against its original: same answers, and not slower."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from disc_tf.report import ShapeResult
+from disc_tf.testing.compare import compare
+from disc_tf.testing.inputs import InputSpec, make_feeds
+from disc_tf.testing.tf_process import TfError, TfProcess
+
+
+def verify_graphs(
+    original: str | Path,
+    optimized: str | Path,
+    specs: Sequence[InputSpec],
+    outputs: Sequence[str],
+    sizes: Sequence[Mapping[str, int]],
+    *,
+    tolerance: float | None = None,
+    timing: bool = False,
+    threads: int = 0,
+    rounds: int = 5,
+    progress: Callable[[ShapeResult], None] | None = None,
+) -> list[ShapeResult]:
+    """Run both graphs at every assignment of ``sizes``: outputs compared with the reference, times with TensorFlow as users run it.
+
+    Where the reference raises, the optimised graph must raise the same code. Timing runs in interleaved rounds.
+    """
+    names = [f"{s.name}:0" for s in specs]
+    results = []
+    with contextlib.ExitStack() as stack:
+        reference = stack.enter_context(TfProcess(original, names, outputs, reference=True, threads=threads))
+        candidate = stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads))
+        user = stack.enter_context(TfProcess(original, names, outputs, threads=threads)) if timing else None
+        for i, size in enumerate(sizes):
+            feeds = make_feeds(specs, size, seed=i)
+            result = _check(reference, candidate, feeds, specs, outputs, tolerance)
+            if user is not None and result.ok and not result.message:
+                _time(result, user, candidate, feeds, rounds)
+            results.append(result)
+            if progress is not None:
+                progress(result)
+    return results
+
+
+def _check(
+    reference: TfProcess,
+    candidate: TfProcess,
+    feeds: Sequence[np.ndarray],
+    specs: Sequence[InputSpec],
+    outputs: Sequence[str],
+    tolerance: float | None,
+) -> ShapeResult:
+    result = ShapeResult({s.name: list(f.shape) for s, f in zip(specs, feeds, strict=True)}, True)
+    expected, want_code = _run(reference, feeds)
+    actual, got_code = _run(candidate, feeds)
+    if want_code != got_code:
+        said = "succeeded" if got_code is None else f"raised code {got_code[0]}: {got_code[1].splitlines()[0]}"
+        wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}: {want_code[1].splitlines()[0]}"
+        if (want_code or (0,))[0] != (got_code or (0,))[0]:
+            result.ok = False
+            result.message = f"TensorFlow {wanted}; the optimised graph {said}"
+            return result
+    if expected is None or actual is None:
+        result.message = f"both raise code {want_code[0] if want_code else 0}"
+        return result
+    for name, r, a in zip(outputs, expected, actual, strict=True):
+        c = compare(r, a, tolerance=tolerance)
+        result.max_abs[name], result.max_rel[name] = c.max_abs, c.max_rel
+        if not c.ok:
+            result.ok = False
+            result.message = f"{name}: {c.message}"
+    return result
+
+
+def _run(process: TfProcess, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:
+    try:
+        return process.run(feeds), None
+    except TfError as e:
+        return None, (e.code, str(e) or "?")
+
+
+def _time(
+    result: ShapeResult, user: TfProcess, candidate: TfProcess, feeds: Sequence[np.ndarray], rounds: int
+) -> None:
+    """Median seconds of interleaved rounds, several runs a round for short ones."""
+    once = max(min(user.time(feeds, 2, 1)), 1e-6)
+    repeats = int(np.clip(0.05 / once, 1, 50))
+    original: list[float] = []
+    optimized: list[float] = []
+    for _ in range(rounds):
+        original += user.time(feeds, repeats, 1)
+        optimized += candidate.time(feeds, repeats, 1)
+    result.original_ms = float(np.median(original)) * 1e3
+    result.optimized_ms = float(np.median(optimized)) * 1e3
