@@ -21,7 +21,7 @@ from typing import Callable, Mapping, Sequence
 
 from disc_tf.codegen.llvm_types import (
     BF16, F16, F32, F64, I1, I8, I16, I32, I64, NULL, PTR, VOID,
-    Number, Ty, V, const, const_vector, int_like, int_ty, poison, vec, wrap_int,
+    Number, Ty, V, const, const_vector, int_like, int_ty, poison, scalar_text, vec, wrap_int,
 )
 
 __all__ = [
@@ -568,6 +568,12 @@ class FnBuilder:
         ref = next(a for a in args if isinstance(a, V))
         values = [a if isinstance(a, V) else const(a, ref.ty) for a in args]
         return self._call_intrinsic(name, ref.ty, values)
+
+    def table(self, symbol: str, elem: Ty, values: Sequence[Number]) -> V:
+        """Address of a constant array in the module; equal symbols must have equal contents."""
+        body = ", ".join(f"{elem.text} {scalar_text(v, elem)}" for v in values)
+        self._declare(symbol, f"@{symbol} = internal unnamed_addr constant [{len(values)} x {elem.text}] [{body}], align 64")
+        return V(f"@{symbol}", PTR)
 
     def call(self, symbol: str, ret: Ty, args: Sequence[V], *, declare: bool = True) -> V | None:
         """Call a function of this module by name. Returns its result, or None for void."""

@@ -1,0 +1,217 @@
+"""Matrix-product helpers with run-time sizes and pitches, shared by every kernel that multiplies.
+
+`h_gemm_<acc>_<stored>(A, lda, B, ldb, panel, C, ldc, m, n, k)`: C[m, n] = A[m, k] B[k, n], all pitches in elements.
+
+* A: `acc` elements, k contiguous. C: `acc` elements; whole vectors are written, so a row of C holds n rounded up to a vector.
+* B: `stored` elements (widened on load) in panels of NR columns: row k of panel p starts at `B + p*panel + k*ldb`. Packed: ldb = NR,
+  panel = k*NR. Unpacked row-major with pitch N: ldb = N, panel = NR, and n a multiple of the vector. A panel's missing columns are read
+  up to a whole vector (packing fills them with zeros).
+* k = 0 gives zeros; m = 0 or n = 0 does nothing. The order of additions depends on (m, n, k) only.
+
+`h_mk_<acc>_<stored>_<mr>x<nv>` are the register tiles under it: one strip of mr rows times a run of panels.
+"""
+
+from __future__ import annotations
+
+from disc_tf.codegen.cpu.helpers import helper
+from disc_tf.codegen.cpu.target import CpuTarget
+from disc_tf.codegen.cpu.tiles import Tile, acc_ty, tile_for
+from disc_tf.codegen.cpu.widen import load_widened
+from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, Ty, V, const, vec
+from disc_tf.ir.types import DType
+
+#: k beyond which the sum is cut into blocks, so that a strip of A and a panel of B stay in the inner caches
+K_WHOLE = 1024
+#: size of those blocks
+K_BLOCK = 512
+#: rows that share one base pointer (x86 addresses reach base + pitch and base + 2*pitch)
+_GROUP = 3
+#: independent sums needed to hide the latency of an FMA at two per cycle
+_CHAINS = 8
+
+
+def gemm_symbol(acc: DType, stored: DType) -> str:
+    """The symbol of the product helper for B elements of type `stored`."""
+    return f"h_gemm_{acc}_{stored}"
+
+
+def _attrs(target: CpuTarget) -> str:
+    return target.fn_attrs + " noinline"
+
+
+def _multiply_add(b: FnBuilder, x: V, y: V, z: V) -> V:
+    return b.fma(x, y, z) if x.ty.is_float else b.add(b.mul(x, y), z)
+
+
+def _k_split(mr: int, nv: int) -> int:
+    """How many interleaved sums over k a tile of few rows keeps, so that enough chains are in flight."""
+    split = 1
+    while mr * nv * split < _CHAINS and split < 4:
+        split *= 2
+    return split
+
+
+@helper("h_mk")
+def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    """(A, B, C, k, lda, ldb, ldc, panels, panel, more): C = (more ? C : 0) + A B for `panels` consecutive panels."""
+    _, _, acc_name, stored, shape = symbol.split("_")
+    mr, nv = map(int, shape.split("x"))
+    acc = DType.from_name(acc_name)
+    ty, lanes = acc_ty(acc_name), target.width(acc.bytes)
+    names = ("k", "lda", "ldb", "ldc", "panels", "panel")
+    b = FnBuilder(symbol, [("A", PTR), ("B", PTR), ("C", PTR), *((n, I64) for n in names), ("more", I1),
+                           ("ahead_a", PTR), ("ahead_b", PTR)],
+                  linkage="internal", fma=target.fma, attrs=_attrs(target))
+    a0, b0, c0, k, lda, ldb, ldc, panels, panel, more, ahead_a, ahead_b = b.params
+    micro = _Micro(b, target, DType.from_name(stored), mr, nv, lanes, ty, b.mul(lda, ty.bytes), b.mul(ldb, DType.from_name(stored).bytes), ldc)
+
+    def one_panel(_: V, at: list[V]) -> list[V]:
+        micro.panel(a0, at[0], at[1], k, more, at[2], at[3])
+        step = b.mul(panel, DType.from_name(stored).bytes)
+        return [b.gep(at[0], step, I8), b.gep(at[1], nv * lanes, ty), a0, b.gep(at[3], step, I8)]
+
+    b.loop(0, panels, 1, [b0, c0, ahead_a, ahead_b], one_panel, "panel")
+    b.ret()
+    return b, ()
+
+
+class _Micro:
+    """Emits the product of one strip with one panel, accumulators in registers."""
+
+    def __init__(self, b: FnBuilder, target: CpuTarget, stored: DType, mr: int, nv: int, lanes: int, ty: Ty, a_pitch: V, b_pitch: V,
+                 ldc: V) -> None:
+        self.target = target
+        self.b, self.stored, self.mr, self.nv, self.lanes, self.ty = b, stored, mr, nv, lanes, ty
+        self.vt = vec(ty, lanes)
+        self.a_pitch, self.b_pitch, self.ldc = a_pitch, b_pitch, ldc
+        self.a_twice = b.shl(a_pitch, 1)
+        self.groups = -(-mr // _GROUP)
+        self.split = _k_split(mr, nv)
+        self.unroll = max(2, self.split)
+
+    def panel(self, a: V, bp: V, c: V, k: V, more: V, ahead_a: V, ahead_b: V) -> None:
+        b, tile = self.b, self.mr * self.nv
+        rows = [a]
+        for _ in range(1, self.groups):
+            rows.append(b.gep(rows[-1], b.mul(self.a_pitch, _GROUP), I8))
+        zero = const(0, self.vt)
+        first = b.if_else(more, lambda: [b.load(self.vt, p) for p in self._c_places(c)], lambda: [zero] * tile)
+        sums = first + [zero] * (tile * (self.split - 1))
+        main = b.and_(k, -self.unroll)
+
+        def steps(_: V, x: list[V]) -> list[V]:
+            for p in x[:2]:
+                b.prefetch(p, locality=2)
+            return [b.gep(p, 64, I8) for p in x[:2]] + self._steps(x[2:], self.unroll)
+
+        carried = b.loop(0, main, self.unroll, [ahead_a, ahead_b, *rows, bp, *sums], steps, "k")[2:]
+        carried = b.loop(main, k, 1, carried, lambda _, x: self._steps(x, 1), "k1")
+        sums = carried[self.groups + 1:]
+        while len(sums) > tile:
+            half = len(sums) // 2
+            plus = b.fadd if self.ty.is_float else b.add
+            sums = [plus(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
+        for value, place in zip(sums, self._c_places(c), strict=True):
+            b.store(value, place)
+
+    def _c_places(self, c: V) -> list[V]:
+        b = self.b
+        places = []
+        for i in range(self.mr):
+            row = b.gep(c, b.mul(self.ldc, i), self.ty)
+            places += [b.gep(row, j * self.lanes, self.ty) for j in range(self.nv)]
+        return places
+
+    def _steps(self, carried: list[V], count: int) -> list[V]:
+        b, g, tile = self.b, self.groups, self.mr * self.nv
+        rows, bp, sums = carried[:g], carried[g], carried[g + 1:]
+        for u in range(count):
+            base = (u % self.split) * tile
+            columns = [load_widened(b, self.target, self.stored, self.ty, b.gep(bp, j * self.lanes * self.stored.bytes, I8), self.lanes)
+                       for j in range(self.nv)]
+            for i in range(self.mr):
+                row = rows[i // _GROUP]
+                if i % _GROUP:
+                    row = b.gep(row, self.a_pitch if i % _GROUP == 1 else self.a_twice, I8)
+                x = b.splat(b.load(self.ty, b.gep(row, u * self.ty.bytes, I8)), self.lanes)
+                for j in range(self.nv):
+                    at = base + i * self.nv + j
+                    sums[at] = _multiply_add(b, x, columns[j], sums[at])
+            bp = b.gep(bp, self.b_pitch, I8)
+        return [b.gep(r, count * self.ty.bytes, I8) for r in rows] + [bp] + sums
+
+
+@helper("h_gemm")
+def _make_gemm(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    """The loops around the register tiles: blocks of k, balanced strips of rows, panels of columns."""
+    _, _, acc_name, stored_name = symbol.split("_")
+    acc, stored = DType.from_name(acc_name), DType.from_name(stored_name)
+    tile = tile_for(target, acc)
+    b = FnBuilder(symbol, [("A", PTR), ("lda", I64), ("B", PTR), ("ldb", I64), ("panel", I64), ("C", PTR), ("ldc", I64), ("m", I64),
+                           ("n", I64), ("k", I64), ("ahead", PTR)], linkage="internal", fma=target.fma, attrs=_attrs(target))
+    macro = _Macro(b, tile, acc_ty(acc_name), stored, f"h_mk_{acc_name}_{stored_name}")
+    macro.emit()
+    b.ret()
+    return b, tuple(macro.micro(r, v) for v in range(1, tile.nv + 1) for r in range(1, tile.mr + 1))
+
+
+class _Macro:
+    def __init__(self, b: FnBuilder, tile: Tile, ty: Ty, stored: DType, prefix: str) -> None:
+        self.b, self.tile, self.ty, self.stored, self.prefix = b, tile, ty, stored, prefix
+
+    def micro(self, rows: int, vectors: int) -> str:
+        return f"{self.prefix}_{rows}x{vectors}"
+
+    def emit(self) -> None:
+        b, tile = self.b, self.tile
+        a, lda, bp, ldb, panel, c, ldc, m, n, k, ahead = b.params
+        full = b.udiv(n, tile.nr)
+        rest = b.sub(n, b.mul(full, tile.nr))
+        rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
+        # Blocks of k: one up to K_WHOLE, else equal ones of at most K_BLOCK; k = 0 is one empty block, which writes the zeros.
+        blocks = b.select(b.icmp("sle", k, K_WHOLE), b.i64(1), b.udiv(b.add(k, K_BLOCK - 1), K_BLOCK))
+        block = b.and_(b.add(b.udiv(b.add(k, b.sub(blocks, 1)), blocks), 7), -8)
+        # Balanced strips: ceil(m / MR) strips of which the first m % strips have one row more.
+        strips = b.smax(b.udiv(b.add(m, tile.mr - 1), tile.mr), b.i64(1))
+        rows = b.udiv(m, strips)
+        longer = b.sub(m, b.mul(rows, strips))
+
+        def k_block(kb: V, _: list[V]) -> None:
+            k0 = b.mul(kb, block)
+            kc = b.smin(block, b.sub(k, k0))
+            more = b.icmp("sgt", kb, 0)
+            ak = b.gep(a, k0, self.ty)
+            bk = b.gep(bp, b.mul(b.mul(k0, ldb), self.stored.bytes), I8)
+            tail_b = b.gep(bk, b.mul(b.mul(full, panel), self.stored.bytes), I8)
+            tail_c = b.mul(full, tile.nr)
+            share = b.and_(b.udiv(b.mul(kc, tile.nr * self.stored.bytes), strips), -64)
+
+            def strip(s: V, at: list[V]) -> list[V]:
+                count = b.add(rows, b.zext(b.icmp("slt", s, longer), I64))
+                sa = b.gep(ak, b.mul(at[0], lda), self.ty)
+                sc = b.gep(c, b.mul(at[0], ldc), self.ty)
+                # Each tile asks for a share of the same panel of the next block of B, and the first one for the next rows of A.
+                near = b.gep(sa, b.mul(count, lda), self.ty)
+                far = b.gep(ahead, b.add(b.mul(b.mul(k0, ldb), self.stored.bytes), b.mul(s, share)), I8)
+                self._run(count, tile.nv, sa, bk, sc, kc, lda, ldb, ldc, full, panel, more, near, far)
+                cases = {v: self._tail_case(v, count, sa, tail_b, b.gep(sc, tail_c, self.ty), kc, lda, ldb, ldc, panel, more, sa, sa)
+                         for v in range(1, tile.nv + 1)}
+                b.switch(rest_vectors, cases, lambda: None)
+                return [b.add(at[0], count)]
+
+            b.if_then(b.icmp("sgt", m, 0), lambda: b.loop(0, strips, 1, [b.i64(0)], strip, "strip") and None)
+
+        b.loop(0, blocks, 1, [], k_block, "kblock")
+
+    def _tail_case(self, vectors: int, count: V, a: V, bp: V, c: V, *rest: V):
+        kc, lda, ldb, ldc, panel, more, near, far = rest
+        return lambda: self._run(count, vectors, a, bp, c, kc, lda, ldb, ldc, self.b.i64(1), panel, more, near, far)
+
+    def _run(self, count: V, vectors: int, a: V, bp: V, c: V, kc: V, lda: V, ldb: V, ldc: V, panels: V, panel: V, more: V,
+             near: V, far: V) -> None:
+        b = self.b
+
+        def call(rows: int):
+            return lambda: b.call(self.micro(rows, vectors), VOID, [a, bp, c, kc, lda, ldb, ldc, panels, panel, more, near, far]) and None
+
+        b.switch(count, {r: call(r) for r in range(1, self.tile.mr + 1)})

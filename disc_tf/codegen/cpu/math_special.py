@@ -1,0 +1,279 @@
+"""Vector math: erf, powers and roots, remainder, gamma functions (conventions as in `math.py`)."""
+
+from __future__ import annotations
+
+import math
+
+from disc_tf.codegen.cpu import math_tables as tables
+from disc_tf.codegen.cpu.math import (
+    INF, NAN, exp, fmt, int_to_float, is_nan, log, poly, split_high, two_product, two_sum, with_sign_of,
+)
+from disc_tf.codegen.cpu.math_trig import sin_pi
+from disc_tf.codegen.llvm import F32, F64, FnBuilder, V, const, int_like
+
+
+def _erfc_positive(b: FnBuilder, a: V) -> V:
+    """erfc(a) for a >= 0 with small relative error into the tail: exp(-a^2) erfcx(a)."""
+    f = fmt(a)
+    k, top = tables.ERFC_K[f.key], tables.ERFC_MAX[f.key]
+    c = b.fmin_x86(const(top, a.ty), a)
+    # q = (c - k) / (c + k) and 1 / (1 + 2c) from one division.
+    d1, d2 = b.fadd(c, k), b.fma(c, 2.0, 1.0)
+    inverse = b.fdiv(1.0, b.fmul(d1, d2))
+    q = b.fmul(b.fsub(c, k), b.fmul(inverse, d2))
+    g = b.fmul(poly(b, q, f.polys["ERFCX"]), b.fmul(inverse, d1))
+    # exp(-c^2) with the rounding error of c^2 put back.
+    high = split_high(b, c)
+    square = b.fmul(high, high)
+    rest = b.fmul(b.fsub(c, high), b.fadd(c, high))
+    total = b.fadd(square, rest)
+    lost = b.fsub(b.fsub(square, total), b.fneg(rest))
+    e = exp(b, b.fneg(total))
+    return b.fmul(b.fma(e, b.fneg(lost), e), g)
+
+
+def erfc(b: FnBuilder, x: V) -> V:
+    """1 - erf(x), relative accuracy in both tails."""
+    y = _erfc_positive(b, b.fabs(x))
+    return b.select(b.fcmp("olt", x, 0.0), b.fsub(2.0, y), y)
+
+
+def erf(b: FnBuilder, x: V) -> V:
+    a = b.fabs(x)
+    z = b.fmul(x, x)
+    near = b.fmul(x, poly(b, z, fmt(x).polys["ERF"]))
+    far = b.copysign(b.fsub(1.0, _erfc_positive(b, a)), x)
+    return b.select(b.fcmp("olt", a, 1.0), near, far)
+
+
+def rsqrt(b: FnBuilder, x: V) -> V:
+    """1 / sqrt(x): inf at 0, NaN below."""
+    return b.fdiv(1.0, b.sqrt(x))
+
+
+def cbrt(b: FnBuilder, x: V) -> V:
+    """Cube root by Newton's iteration from an integer third of the exponent; odd, keeps zeros, inf and NaN."""
+    f = fmt(x)
+    ity = int_like(x.ty)
+    a = b.fabs(x)
+    ordinary = b.and_(b.fcmp("olt", a, INF), b.fcmp("oge", a, f.min_normal))
+    c = b.select(ordinary, a, const(1.0, x.ty))
+    # bits / 3 + 2/3 of the bias, less a correction that centres the error of the piecewise linear guess.
+    magic = int((2 * f.bias / 3 - 0.03306235651) * 2.0**f.mantissa)
+    if ity.bits == 32:
+        third = b.udiv(b.bitcast(c, ity), 3)
+    else:  # the exponent and upper mantissa suffice for a guess; 64-bit division by a constant is slow
+        third = b.shl(b.udiv(b.lshr(b.bitcast(c, ity), 32), 3), 32)
+    r = b.bitcast(b.add(third, magic), x.ty)
+    for _ in range(3 if f.elem is F32 else 5):
+        r = b.fma(b.fsub(b.fdiv(c, b.fmul(r, r)), r), 1 / 3, r)
+    return b.select(ordinary, with_sign_of(b, r, x), b.select(b.fcmp("oeq", a, 0.0), x, b.fadd(x, x)))
+
+
+def round_half_away(b: FnBuilder, x: V) -> V:
+    """Round to nearest, ties away from zero."""
+    f = fmt(x)
+    below_half = 0.5 - 2.0 ** -(f.mantissa + 2)
+    return b.copysign(b.ftrunc(b.fadd(b.fabs(x), below_half)), x)
+
+
+def _log_double(b: FnBuilder, x: V) -> tuple[V, V]:
+    """log(x) of a positive normal number as high + low part, about twice the precision of the type."""
+    from disc_tf.codegen.cpu.math import _split_log
+
+    f = fmt(x)
+    e, m = _split_log(b, x)
+    # s = (m - 1) / (m + 1) with its error; m - 1 is exact, m + 1 = d + dl.
+    num = b.fsub(m, 1.0)
+    d, dl = two_sum(b, m, const(1.0, x.ty))
+    s = b.fdiv(num, d)
+    p, pe = two_product(b, s, d)
+    sl = b.fdiv(b.fsub(b.fsub(b.fsub(num, p), pe), b.fmul(s, dl)), d)
+    # log m = 2 s + (2/3) s^3 + s^5 (...): the first two terms in double length.
+    z = b.fmul(s, s)
+    zh, zl = two_product(b, s, s)
+    zl = b.fadd(zl, b.fmul(b.fmul(s, sl), 2.0))
+    ch, cl = f.pair("TWO_THIRDS")
+    th, tl = two_product(b, zh, const(ch, x.ty))
+    tl = b.fadd(tl, b.fadd(b.fmul(zl, ch), b.fmul(zh, cl)))
+    uh, ul = two_product(b, th, s)
+    ul = b.fadd(ul, b.fadd(b.fmul(tl, s), b.fmul(th, sl)))
+    # LOG is (log m / s - 2) / z; without its constant term (2/3) it is z times the rest.
+    rest = b.fmul(poly(b, z, f.polys["LOG"][:-1]), b.fmul(b.fmul(z, z), s))
+    hi, lo = f.pair("LN2")
+    eh = b.fmul(e, hi)  # exact
+    s2 = b.fmul(s, 2.0)
+    a, ae = two_sum(b, eh, s2)
+    c, ce = two_sum(b, a, uh)
+    low = b.fadd(b.fadd(ae, ce), b.fadd(b.fadd(b.fmul(sl, 2.0), ul), b.fadd(rest, b.fmul(e, lo))))
+    return two_sum(b, c, low)
+
+
+def _pow_f64(b: FnBuilder, a: V, y: V) -> V:
+    """a**y for positive normal finite a, in f64."""
+    high, low = _log_double(b, a)
+    yc = b.fmin_x86(const(1e300, y.ty), b.fmax_x86(const(-1e300, y.ty), y))
+    p, pe = two_product(b, high, yc)
+    pe = b.fma(low, yc, pe)
+    # Far out of range the low part means nothing (and may be inf - inf).
+    pe = b.select(b.fcmp("olt", b.fabs(p), 1000.0), pe, const(0.0, y.ty))
+    return exp(b, p, low=pe)
+
+
+def power(b: FnBuilder, x: V, y: V) -> V:
+    """x**y with C99's special cases; f32 goes through f64, f64 through a double-length logarithm."""
+    f = fmt(x)
+    a = b.fabs(x)
+    zero, one = const(0.0, x.ty), const(1.0, x.ty)
+    ordinary = b.and_(b.fcmp("olt", a, INF), b.fcmp("oge", a, f.min_normal))
+    base = b.select(ordinary, a, one)
+    if f.elem is F32:
+        wide = exp(b, b.fmul(log(b, b.fpext(base, F64)), b.fpext(y, F64)))
+        # A magnitude beyond f32 must not be undefined or double rounded: the conversion itself saturates to inf.
+        r = b.fptrunc(wide, F32)
+    else:
+        r = _pow_f64(b, base, y)
+    # |x| is 0 (or flushed), inf or NaN.
+    base_zero = b.fcmp("olt", a, f.min_normal)
+    y_positive = b.fcmp("ogt", y, 0.0)
+    edge = b.select(b.xor(base_zero, y_positive), const(INF, x.ty), zero)
+    r = b.select(ordinary, r, edge)
+    # Infinite y: |x| against 1.
+    y_inf = b.fcmp("oeq", b.fabs(y), INF)
+    grows = b.xor(b.fcmp("ogt", a, 1.0), b.fcmp("olt", y, 0.0))
+    r = b.select(y_inf, b.select(b.fcmp("oeq", a, 1.0), one, b.select(grows, const(INF, x.ty), zero)), r)
+    # Negative x: integers only, odd ones flip the sign.
+    negative = b.icmp("slt", b.bitcast(x, int_like(x.ty)), 0)
+    integer = b.fcmp("oeq", b.rint(y), y)
+    half_y = b.fmul(y, 0.5)
+    odd = b.and_(b.and_(integer, b.fcmp("une", b.rint(half_y), half_y)), b.fcmp("olt", b.fabs(y), INF))
+    r = b.select(b.and_(negative, odd), b.fneg(r), r)
+    bad = b.and_(b.and_(negative, b.not_(integer)), ordinary)
+    r = b.select(bad, const(NAN, x.ty), r)
+    r = b.select(b.fcmp("uno", x, y), const(NAN, x.ty), r)
+    return b.select(b.or_(b.fcmp("oeq", y, 0.0), b.fcmp("oeq", x, 1.0)), one, r)
+
+
+def remainder(b: FnBuilder, x: V, y: V) -> V:
+    """fmod(x, y): exact, the sign of x; NaN for y = 0 or infinite x. f32 in f64 steps of 28 quotient bits."""
+    if x.ty.elem is F32:
+        # Every f32 is exact in f64, and no intermediate can overflow or be denormal there.
+        r = _fmod_core(b, b.fpext(b.fabs(x), F64), b.fpext(b.fabs(y), F64), 28)
+        r = b.fptrunc(r, F32)
+    else:
+        # Keep y away from the ends of the range; powers of two are exact.
+        ax, ay = b.fabs(x), b.fabs(y)
+        small = b.fcmp("olt", ay, 2.0**-900)
+        up = b.select(small, const(2.0**120, x.ty), const(1.0, x.ty))
+        down = b.select(small, const(2.0**-120, x.ty), const(1.0, x.ty))
+        # With a tiny divisor, x is first reduced by a multiple of it that is still in range.
+        ay_up = b.fmul(ay, up)
+        first = _fmod_core(b, ax, ay_up, 24)
+        second = _fmod_core(b, b.fmul(first, up), ay_up, 24)
+        r = b.fmul(b.select(small, second, first), down)
+    bad = b.or_(b.fcmp("oeq", y, 0.0), b.fcmp("oeq", b.fabs(x), INF))
+    r = b.select(b.fcmp("oeq", b.fabs(y), INF), b.fabs(x), r)
+    r = b.copysign(r, x)
+    r = b.select(bad, const(NAN, x.ty), r)
+    return b.select(b.fcmp("uno", x, y), const(NAN, x.ty), r)
+
+
+def _fmod_core(b: FnBuilder, x: V, y: V, step_bits: int) -> V:
+    """x mod y for x >= 0, y > 0 finite f64: subtract q (y 2**k) with q below 2**(step_bits + 1), largest k first."""
+    ity = int_like(x.ty)
+    ordinary = b.and_(b.and_(b.fcmp("olt", x, INF), b.fcmp("olt", y, INF)), b.fcmp("oge", y, 2.0**-1022))
+    x = b.select(ordinary, x, const(0.0, x.ty))
+    y = b.select(ordinary, y, const(1.0, x.ty))
+
+    def exponent(v: V) -> V:
+        return b.lshr(b.bitcast(v, ity), 52)
+
+    def again(carried: list[V]) -> V:
+        return b.any_lane(b.fcmp("oge", carried[0], y))
+
+    def step(carried: list[V]) -> list[V]:
+        r = carried[0]
+        # y 2**k with an exponent at most step_bits below r's; still at least y.
+        k = b.smax(b.sub(b.sub(exponent(r), exponent(y)), step_bits), 0)
+        scaled = b.bitcast(b.add(b.bitcast(y, ity), b.shl(k, 52)), x.ty)
+        q = b.ftrunc(b.fdiv(r, scaled))
+        # q * scaled exactly, in two pieces: each product fits 53 bits.
+        high = b.bitcast(b.and_(b.bitcast(scaled, ity), -(1 << 28)), x.ty)
+        low = b.fsub(scaled, high)
+        r2 = b.fsub(b.fsub(r, b.fmul(q, high)), b.fmul(q, low))
+        # The rounded quotient may be one too large.
+        r2 = b.select(b.fcmp("olt", r2, 0.0), b.fadd(r2, scaled), r2)
+        return [b.select(b.fcmp("oge", r, y), r2, r)]
+
+    return b.while_loop([x], again, step)[0]
+
+
+_STIRLING = (  # B_2k / (2k (2k - 1)), highest first, for sums in 1/z^2
+    43867 / 244188, -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12,
+)
+_DIGAMMA = (  # B_2k / (2k), highest first
+    43867 / 14364, -3617 / 8160, 1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12,
+)
+_SHIFT = 10  # arguments below are raised to here by the recurrence
+
+
+def _in_f64(fn):
+    """Run an f64 emitter for f32 values: absolute accuracy there is relative accuracy here, also near zeros."""
+    def wrapped(b: FnBuilder, x: V) -> V:
+        if x.ty.elem is F32:
+            return b.fptrunc(fn(b, b.fpext(x, F64)), F32)
+        return fn(b, x)
+
+    wrapped.__doc__ = fn.__doc__
+    return wrapped
+
+
+@_in_f64
+def lgamma(b: FnBuilder, x: V) -> V:
+    """log |gamma(x)|: recurrence up to 10, Stirling's series, reflection below 1/2. +inf at the poles."""
+    one, zero = const(1.0, x.ty), const(0.0, x.ty)
+    reflect = b.fcmp("olt", x, 0.5)
+    z = b.select(reflect, b.fsub(1.0, x), x)
+    arg = z
+    product = one
+    for _ in range(_SHIFT):
+        low = b.fcmp("olt", z, float(_SHIFT))
+        product = b.select(low, b.fmul(product, z), product)
+        z = b.select(low, b.fadd(z, 1.0), z)
+    inverse = b.fdiv(1.0, z)
+    series = b.fmul(poly(b, b.fmul(inverse, inverse), _STIRLING), inverse)
+    y = b.fsub(b.fmul(b.fsub(z, 0.5), b.fsub(log(b, z), 1.0)), log(b, product))
+    y = b.fadd(y, b.fadd(series, 0.5 * math.log(2 * math.pi) - 0.5))
+    y = b.select(b.or_(b.fcmp("oeq", arg, 1.0), b.fcmp("oeq", arg, 2.0)), zero, y)
+    sine, _ = sin_pi(b, b.fsub(x, b.floor(x)))
+    mirrored = b.fsub(b.fsub(math.log(math.pi), log(b, b.fabs(sine))), y)
+    y = b.select(reflect, mirrored, y)
+    pole = b.and_(b.fcmp("ole", x, 0.0), b.fcmp("oeq", b.floor(x), x))
+    y = b.select(b.or_(pole, b.fcmp("oeq", b.fabs(x), INF)), const(INF, x.ty), y)
+    return b.select(is_nan(b, x), x, y)
+
+
+@_in_f64
+def digamma(b: FnBuilder, x: V) -> V:
+    """Derivative of lgamma: recurrence up to 10, asymptotic series, reflection below 0. NaN at negative poles,
+    -inf (+inf) at +0 (-0)."""
+    zero = const(0.0, x.ty)
+    reflect = b.fcmp("olt", x, 0.0)
+    z = b.select(reflect, b.fsub(1.0, x), x)
+    total = zero
+    for _ in range(_SHIFT):
+        low = b.fcmp("olt", z, float(_SHIFT))
+        total = b.select(low, b.fadd(total, b.fdiv(1.0, z)), total)
+        z = b.select(low, b.fadd(z, 1.0), z)
+    inverse = b.fdiv(1.0, z)
+    square = b.fmul(inverse, inverse)
+    y = b.fsub(b.fsub(log(b, z), b.fmul(inverse, 0.5)), b.fmul(square, poly(b, square, _DIGAMMA)))
+    y = b.fsub(y, total)
+    sine, cosine = sin_pi(b, b.fsub(x, b.floor(x)))
+    mirrored = b.fsub(y, b.fdiv(b.fmul(cosine, math.pi), sine))
+    y = b.select(reflect, mirrored, y)
+    pole = b.and_(reflect, b.fcmp("oeq", b.floor(x), x))
+    y = b.select(pole, const(NAN, x.ty), y)
+    y = b.select(b.fcmp("oeq", x, 0.0), b.copysign(const(INF, x.ty), b.fneg(x)), y)
+    y = b.select(b.fcmp("oeq", x, INF), x, y)
+    return b.select(is_nan(b, x), x, y)
