@@ -17,11 +17,8 @@ def _erfc_positive(b: FnBuilder, a: V) -> V:
     f = fmt(a)
     k, top = tables.ERFC_K[f.key], tables.ERFC_MAX[f.key]
     c = b.fmin_x86(const(top, a.ty), a)
-    # q = (c - k) / (c + k) and 1 / (1 + 2c) from one division.
-    d1, d2 = b.fadd(c, k), b.fma(c, 2.0, 1.0)
-    inverse = b.fdiv(1.0, b.fmul(d1, d2))
-    q = b.fmul(b.fsub(c, k), b.fmul(inverse, d2))
-    g = b.fmul(poly(b, q, f.polys["ERFCX"]), b.fmul(inverse, d1))
+    q = b.fdiv(b.fsub(c, k), b.fadd(c, k))
+    g = b.fdiv(poly(b, q, f.polys["ERFCX"]), b.fma(c, 2.0, 1.0))
     # exp(-c^2) with the rounding error of c^2 put back.
     high = split_high(b, c)
     square = b.fmul(high, high)
