@@ -1,0 +1,60 @@
+# Every target creates what it needs: a virtual environment in .venv with the project installed into it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CXX_SOURCES := $(shell find disc_tf/runtime -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
+MODELS := build/models
+# an older TensorFlow that the compatibility test serves an artefact in
+COMPAT_TF ?= 2.19.1
+COMPAT_VENV ?= .venv-compat
+
+.PHONY: demo test test-all test-compat test-sanitize bench lint env clean
+
+env: $(STAMP)
+
+$(STAMP): $(CXX_SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[compiler,test]'
+	touch $@
+
+$(MODELS)/tiny_bert.pb: $(STAMP) bench/models/materialize.py
+	$(BIN)/python bench/models/materialize.py $(MODELS)
+
+# optimize a real model, run it at several shapes, print the speed-up and the check against TensorFlow
+demo: $(STAMP) $(MODELS)/tiny_bert.pb
+	$(BIN)/python bench/demo.py $(MODELS)
+
+test: $(STAMP) $(MODELS)/tiny_bert.pb
+	$(BIN)/python -m pytest -q -m 'not slow' tests
+
+# everything, the slow and exhaustive suites included
+test-all: $(STAMP) $(MODELS)/tiny_bert.pb test-sanitize
+	$(BIN)/python -m pytest -q tests
+	$(MAKE) test-compat
+
+# an artefact made here, served by the same op binary in an older TensorFlow with its own numpy and protobuf
+test-compat: $(STAMP) $(MODELS)/tiny_bert.pb
+	test -x $(COMPAT_VENV)/bin/python || $(PYTHON) -m venv $(COMPAT_VENV)
+	$(COMPAT_VENV)/bin/python -m pip install --quiet 'tensorflow==$(COMPAT_TF)'
+	$(BIN)/python tests/compat/run.py --python $(COMPAT_VENV)/bin/python --models $(MODELS)
+
+# the runtime's own tests under AddressSanitizer + UBSan and under ThreadSanitizer
+test-sanitize: $(STAMP)
+	for kind in address,undefined thread; do \
+	  $(BIN)/cmake -S . -B build/sanitize-$$kind -DDISC_SANITIZE=$$kind -DDISC_TESTS=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  && $(BIN)/cmake --build build/sanitize-$$kind --parallel 2 \
+	  && $(BIN)/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
+	done
+
+# writes docs/performance.md and build/bench.json
+bench: $(STAMP) $(MODELS)/tiny_bert.pb
+	$(BIN)/python -m bench.run --models $(MODELS) --json build/bench.json --markdown docs/performance.md
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+clean:
+	rm -rf build $(VENV) $(COMPAT_VENV)
