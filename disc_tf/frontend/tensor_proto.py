@@ -19,6 +19,7 @@ from disc_tf.lowering.tensor_proto import tensor_to_numpy
 
 #: constants larger than this stay outside of clusters (and are not folded)
 SMALL_BYTES = 1024
+_MAX_DENSE = 64 << 20
 _STRING = 7
 #: DataType number -> (numpy dtype, value field) of types that the IR does not have; quantized types by their integers
 _OTHER = {
@@ -194,7 +195,7 @@ class Constant:
         return self._array
 
     def digest(self) -> bytes:
-        """sha256 of type number, shape and dense little-endian content."""
+        """sha256 of type, shape and content (see `array_digest`)."""
         if not self._digest and self.present:
             self._digest = array_digest(self.array(), self.tf_type)
         return self._digest
@@ -205,14 +206,18 @@ class Constant:
 
 
 def array_digest(array: np.ndarray, tf_type: int) -> bytes:
-    """The digest of a constant (see `Constant.digest`); a large splat hashes its one value."""
-    h = hashlib.sha256(f"{tf_type}:{','.join(map(str, array.shape))}:".encode())
+    """The digest of a constant: `runtime.artifact.tensor_digest` of its dense content, whatever the encoding.
+
+    A splat beyond 64 MiB hashes its one value instead: a few bytes of a hostile graph may stand for terabytes.
+    """
+    known = DType.from_tf(tf_type)
+    h = hashlib.sha256(f"{known or tf_type}{list(array.shape)}".encode())
     if array.dtype == object:
         for item in array.reshape(-1):
             h.update(len(item).to_bytes(8, "little"))
             h.update(item)
         return h.digest()
-    if is_splat(array) and array.nbytes > SMALL_BYTES:  # never made dense: a few bytes may stand for terabytes
+    if is_splat(array) and array.nbytes > _MAX_DENSE:
         h.update(b"splat")
         array = array[(0,) * array.ndim]
     h.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
