@@ -143,13 +143,14 @@ class Report:
             spelled = ", ".join(f"{k} {v:.0f} ms" for k, v in self.times_ms.items())
             lines.append(f"time: {spelled}")
         for s in self.verification:
-            lines.append("  " + _shape_line(s))
+            lines.append("  " + shape_line(s))
         if self.verified is not None:
             lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
         return "\n".join(lines)
 
 
-def _shape_line(s: ShapeResult) -> str:
+def shape_line(s: ShapeResult) -> str:
+    """One line about a shape: shapes, worst error, times."""
     shapes = ", ".join(f"{k}{v}" for k, v in s.shapes.items())
     worst = max(s.max_abs.values(), default=0.0)
     text = f"{'ok  ' if s.ok else 'FAIL'} {shapes}: max abs error {worst:.2e}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -98,3 +100,70 @@ def _time(
         optimized += candidate.time(feeds, repeats, 1)
     result.original_ms = float(np.median(original)) * 1e3
     result.optimized_ms = float(np.median(optimized)) * 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one side at one shape (cold: first run at that shape) and peak megabytes above the bare process so far."""
+
+    cold: float
+    median: float
+    p99: float
+    peak_mb: float
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchRow:
+    """Both sides at one shape."""
+
+    dims: Mapping[str, int]
+    original: Timing
+    optimized: Timing
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster the optimised graph is."""
+        return self.original.median / self.optimized.median
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "ratio": self.ratio}
+
+
+def bench_graphs(
+    original: str | Path,
+    optimized: str | Path,
+    specs: Sequence[InputSpec],
+    outputs: Sequence[str],
+    sizes: Sequence[Mapping[str, int]],
+    *,
+    threads: int = 0,
+    rounds: int = 7,
+    progress: Callable[[BenchRow], None] | None = None,
+) -> list[BenchRow]:
+    """Time both graphs in TensorFlow as users run it, in interleaved rounds on the same threads."""
+    names = [f"{s.name}:0" for s in specs]
+    rows = []
+    with contextlib.ExitStack() as stack:
+        sides = [
+            stack.enter_context(TfProcess(original, names, outputs, threads=threads)),
+            stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads)),
+        ]
+        for i, size in enumerate(sizes):
+            feeds = make_feeds(specs, size, seed=i)
+            cold = [side.time(feeds, 1, 0)[0] for side in sides]
+            once = [max(min(side.time(feeds, 2, 1)), 1e-6) for side in sides]
+            repeats = int(np.clip(0.05 / max(once), 2, 100))
+            samples: list[list[float]] = [[], []]
+            for _ in range(rounds):
+                for side, found in zip(sides, samples, strict=True):
+                    found += side.time(feeds, repeats, 1)
+            timings = []
+            for side, first, found in zip(sides, cold, samples, strict=True):
+                peak = (side.memory()["peak"] - side.info["import_rss"]) / 1e6
+                timings.append(
+                    Timing(first * 1e3, float(np.median(found)) * 1e3, float(np.quantile(found, 0.99)) * 1e3, peak)
+                )
+            rows.append(BenchRow(dict(size), *timings))
+            if progress is not None:
+                progress(rows[-1])
+    return rows

@@ -1,0 +1,98 @@
+"""The command `disc-tf`. Flags of `optimize` come from `disc_tf.options`; the verbs live in `disc_tf.commands`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from disc_tf.commands import doctor, optimize, restore, verify
+from disc_tf.commands.common import INTERNAL_ERROR, NOT_BUILT, CommandError
+
+_EXIT_CODES = """exit codes:
+  0 done   1 internal error   2 usage   3 bad input   4 nothing compiled (--strict)   5 verification failed   6 not built yet"""
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A subcommand: its help, its flags, what runs it."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+    epilog: str = ""
+
+
+def _not_built(name: str) -> Verb:
+    def run(args: argparse.Namespace) -> int:
+        raise CommandError(f"disc-tf {name} is not built yet", NOT_BUILT)
+
+    return Verb(f"{name} (not built yet)", lambda p: p.add_argument("rest", nargs="*"), run)
+
+
+VERBS: dict[str, Verb] = {
+    "optimize": Verb(
+        "compile the clusters of a graph; check and time the result against TensorFlow",
+        optimize.add_arguments,
+        optimize.run,
+        "examples:\n  disc-tf optimize graph.pb -o optimized.pb\n"
+        "  disc-tf optimize graph.pb -o out.pb --target native --shape B=2,S=37 --report report.json",
+    ),
+    "inspect": Verb("what would be compiled, and why not the rest", optimize.add_inspect_arguments, optimize.run_inspect),
+    "verify": Verb("run two graphs on the same inputs and compare", verify.add_verify_arguments, verify.run_verify),
+    "bench": Verb("time two graphs side by side, per shape", verify.add_bench_arguments, verify.run_bench),
+    "restore": Verb("give the original of an optimised graph back", restore.add_arguments, restore.run),
+    "doctor": Verb("check this environment", doctor.add_arguments, doctor.run),
+    "serving": _not_built("serving"),
+    "serve": _not_built("serve"),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="disc-tf",
+        description="A dynamic-shape compiler for TensorFlow graphs.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    sub = parser.add_subparsers(dest="verb", metavar="VERB")
+    for name, verb in VERBS.items():
+        p = sub.add_parser(
+            name,
+            help=verb.help,
+            description=verb.help[0].upper() + verb.help[1:] + ".",
+            epilog=verb.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        verb.add_arguments(p)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.version:
+        from disc_tf.version import __version__
+
+        print(f"disc-tf {__version__}")
+        return 0
+    if args.verb is None:
+        parser.print_help()
+        return 2
+    try:
+        return VERBS[args.verb].run(args)
+    except CommandError as e:
+        print(f"disc-tf: {e}", file=sys.stderr)
+        return e.code
+    except KeyboardInterrupt:
+        print("disc-tf: interrupted", file=sys.stderr)
+        return INTERNAL_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

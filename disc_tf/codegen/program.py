@@ -1,0 +1,439 @@
+"""Plans -> machine code: the kernels and the host program of one executable, for every target.
+
+One LLVM module a target. Equal kernels (same text) are compiled once, whatever layer or body they come from. `prepare` is made of the same
+pieces: each prepared entry is a small function with a plan of its own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import gc
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from disc_tf.buffers.bufferize import bufferize
+from disc_tf.buffers.types import Buffers, Step
+from disc_tf.codegen.compile import compile_image
+from disc_tf.codegen.context import EmitContext, PrepareTable
+from disc_tf.codegen.cpu.emit import emit_fusion
+from disc_tf.codegen.cpu.target import CpuTarget, target_named
+from disc_tf.codegen.host import (
+    BodyEmitter,
+    CheckTable,
+    Launch,
+    add_data,
+    constant_symbol,
+    emit_dispatcher,
+    emit_query,
+    emit_segment,
+    library_symbol,
+)
+from disc_tf.codegen.host_scalar import EFFECTS, is_inline
+from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
+from disc_tf.codegen.llvm import ModuleText
+from disc_tf.fusion.plan import make_plan
+from disc_tf.fusion.types import Fusion, Plan, PrepareEntry
+from disc_tf.fusion.views import of_value
+from disc_tf.ir.core import ArgInfo, Block, Function, Op, Value, clone_block
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import TensorType
+from disc_tf.runtime.artifact import (
+    ArgSpec,
+    Artifact,
+    CheckSpec,
+    PreparedSpec,
+    ResultSpec,
+    SegmentSpec,
+    TargetCode,
+)
+from disc_tf.runtime.cpu import TARGET_FEATURES
+
+#: code, host program and tables of one executable, all targets together (design: weights are never inside)
+MAX_ARTIFACT_BYTES = 4 << 20
+
+
+class ProgramError(RuntimeError):
+    """The cluster cannot become an executable; the message says why."""
+
+
+@dataclasses.dataclass
+class ProgramInput:
+    """What the program builder takes.
+
+    uniform, general: plans of the two bodies of "main" (general None: there is only one). predicate: dims that must be
+    equal for the uniform body. prepare: the function whose i-th result is the i-th ``prepared`` parameter of main.
+    """
+
+    uniform: Plan
+    general: Plan | None = None
+    predicate: Sequence[tuple[Dim, Dim]] = ()
+    prepare: Function | None = None
+    name: str = ""
+    compiler_version: str = ""
+
+
+@dataclasses.dataclass
+class KernelInfo:
+    """One distinct kernel: symbol, kind of fusion, nodes."""
+
+    symbol: str
+    kind: str
+    nodes: list[str]
+
+
+@dataclasses.dataclass
+class Compiled:
+    """The artefact and what reports want to know. ``kernels``: launches of the uniform body of the first target, in order."""
+
+    artifact: Artifact
+    kernels: list[KernelInfo]
+    arena: str
+    times_ms: dict[str, float]
+    listings: dict[str, str]
+
+
+class _TargetProgram:
+    """The module of one target."""
+
+    def __init__(self, source: ProgramInput, target: CpuTarget) -> None:
+        self.source = source
+        self.target = target
+        self.module = ModuleText()
+        self.checks = CheckTable()
+        self.table = PrepareTable()
+        self.kernel_nodes: dict[str, list[str]] = {}
+        self.launches: list[KernelInfo] = []
+        self.arena = ""
+        self._canonical: dict[str, str] = {}
+        self._spare_slot = 0
+
+    # -- kernels ----------------------------------------------------------------------------------------------
+
+    def _add_kernel(self, kernel: Kernel, nodes: Sequence[str]) -> Kernel:
+        """Add the definition under a name made of its content, so that equal kernels are one."""
+        generic = kernel.llvm.replace(f"@{kernel.symbol}(", "@KERNEL(")
+        digest = hashlib.sha256(generic.encode()).hexdigest()[:10]
+        if digest not in self._canonical:
+            symbol = f"{kernel.symbol}_{digest}" if not kernel.symbol.endswith(digest) else kernel.symbol
+            self._canonical[digest] = symbol
+            self.module.add_text(
+                symbol, kernel.llvm.replace(f"@{kernel.symbol}(", f"@{symbol}("), kernel.declarations
+            )
+            for name, text in kernel.helpers.items():
+                self.module.add_text(name, text)
+            for name, line in kernel.globals.items():
+                self.module.add_global(name, line)
+        symbol = self._canonical[digest]
+        known = self.kernel_nodes.setdefault(symbol, [])
+        known += [n for n in nodes if n not in known]
+        return dataclasses.replace(kernel, symbol=symbol)
+
+    def _variants(self, fusion: Fusion, ctx: EmitContext) -> list[Variant]:
+        variants = []
+        for variant in emit_fusion(fusion, self.target, ctx):
+            kernels = []
+            for k in variant.kernels:
+                if isinstance(k, LibraryCall):
+                    symbol = library_symbol(k.name)
+                    add_data(self.module, symbol, k.name.encode() + b"\0")
+                    kernels.append(k)
+                else:
+                    kernels.append(self._add_kernel(k, fusion.nodes))
+            variants.append(Variant(variant.guard, tuple(kernels)))
+        return variants
+
+    # -- bodies -----------------------------------------------------------------------------------------------
+
+    def body(
+        self, name: str, fn: Function, fusions: Sequence[Fusion], args: Sequence[int], params: Mapping[Value, int],
+        *, prepare_index: int | None = None,
+    ) -> tuple[Buffers, list[Launch]]:
+        """Emit one body; returns its buffers and launches. ``args[i]`` is the RAL input of parameter i, -1 for a prepared one."""
+        ctx = EmitContext(self.target, fn.env, params, self.table)
+        launches = []
+        for fusion in split_host(fusions):
+            variants = [] if fusion.kind in ("view", "constant", "host") else self._variants(fusion, ctx)
+            temps = dict.fromkeys(b for v in variants for k in v.kernels for b in k.buffers if isinstance(b, Temp))
+            launches.append(Launch(Step(fusion, list(temps)), variants))
+        prepared = {}
+        for launch in launches:
+            wanted = [b for v in launch.variants for k in v.kernels for b in k.buffers if isinstance(b, Value)]
+            wanted += [b for b in launch.step.fusion.inputs if launch.step.fusion.kind in ("view", "host")]
+            for v in wanted:
+                if v.op is None and v in params and args[params[v]] < 0 and v not in prepared:
+                    prepared[v] = ctx.prepared(of_value(v), ("plain",)).index
+        for v in fn.results:
+            if v in params and args[params[v]] < 0 and v not in prepared:
+                prepared[v] = ctx.prepared(of_value(v), ("plain",)).index
+        buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared)
+        for buffer in buffers.constants:
+            assert buffer.content is not None
+            add_data(self.module, constant_symbol(buffer), buffer.content.tobytes())
+        emitter = BodyEmitter(
+            name, fn, launches, buffers, args, self.checks, prepare_index=prepare_index, first_arena_slot=0
+        )
+        self.module.add(emitter.emit())
+        return buffers, launches
+
+    def build(self) -> str:
+        """The whole module's text."""
+        source = self.source
+        main = source.uniform.function
+        args = argument_indices(main)
+        buffers, launches = self.body("body_uniform", main, source.uniform.fusions, args, positions(main))
+        self.arena = str(buffers.memory.total)
+        for x in launches:
+            if x.variants:
+                kernels = [k for k in x.variants[-1].kernels]
+                names = ", ".join(k.symbol if isinstance(k, Kernel) else k.name for k in kernels)
+                self.launches.append(KernelInfo(names, x.step.fusion.kind, list(x.step.fusion.nodes)))
+        general = None
+        if source.general is not None:
+            general = "body_general"
+            fn = source.general.function
+            self.body(general, fn, source.general.fusions, argument_indices(fn), positions(fn))
+        signature = source.general.function if source.general is not None else main
+        self.module.add(
+            emit_segment(
+                "segment_0",
+                signature,
+                argument_indices(signature),
+                source.predicate,
+                "body_uniform",
+                general,
+                self.checks,
+            )
+        )
+        self.module.add(emit_dispatcher("segment", ["segment_0"]))
+        names = []
+        for k in range(len(self.table.entries)):
+            names.append(f"prepare_{k}")
+            self._prepare(names[-1], k)
+        if names:
+            self.module.add(emit_dispatcher("prepare", names))
+        self.module.add(emit_query(len(names), 1))
+        return self.module.text()
+
+    # -- prepare ----------------------------------------------------------------------------------------------
+
+    def _prepare(self, name: str, k: int) -> None:
+        entry = self.table.entries[k]
+        fn, args = prepare_function(self.source, entry, self.table.params[k])
+        plan = make_plan(fn)
+        self.body(name, fn, plan.fusions, args, positions(fn), prepare_index=k)
+
+    def prepared_specs(self) -> list[PreparedSpec]:
+        out = []
+        for k, entry in enumerate(self.table.entries):
+            _, args = prepare_function(self.source, entry, self.table.params[k])
+            layout = "_".join(map(str, entry.layout))
+            described = f"{layout} {[(str(a.extent), str(a.stride)) for a in entry.view.axes]} {entry.view.offset}"
+            code = hashlib.sha256(f"{self.target.name} {described} {self._prepare_text(k)}".encode()).digest()
+            out.append(PreparedSpec(tuple(dict.fromkeys(a for a in args if a >= 0)), layout, code))
+        return out
+
+    def _prepare_text(self, k: int) -> str:
+        return self.module._defined.get(f"prepare_{k}", "")
+
+
+def positions(fn: Function) -> dict[Value, int]:
+    return {p: i for i, p in enumerate(fn.params)}
+
+
+def argument_indices(fn: Function) -> list[int]:
+    """RAL input of each parameter of main: its position among those that are not prepared; -1 for prepared ones and tokens."""
+    out, n = [], 0
+    for info, p in zip(fn.args, fn.params, strict=True):
+        if info.kind == "prepared" or not isinstance(p.type, TensorType):
+            out.append(-1)
+        else:
+            out.append(n)
+            n += 1
+    return out
+
+
+def split_host(fusions: Sequence[Fusion]) -> list[Fusion]:
+    """Host fusions cut so that what the host cannot compute in registers becomes kernels."""
+    out: list[Fusion] = []
+    for f in fusions:
+        if f.kind != "host" or all(op.name in EFFECTS or is_inline(op) or op.name == "constant" for op in f.ops):
+            out.append(f)
+            continue
+        names = sorted({op.name for op in f.ops if op.name not in EFFECTS and not is_inline(op)})
+        raise ProgramError(f"host code with {', '.join(names)} (nodes {', '.join(f.nodes[:3])})")
+    return out
+
+
+def symbol_epochs(launches: Sequence[Launch]) -> dict[str, int]:
+    """Run-time symbol -> how many are bound up to and including it."""
+    epochs: dict[str, int] = {}
+    for launch in launches:
+        for op in launch.step.fusion.ops if launch.step.fusion.kind == "host" else ():
+            if op.name == "disc.bind_dim":
+                epochs[op.attrs["symbol"]] = len(epochs) + 1
+    return epochs
+
+
+def prepare_function(source: ProgramInput, entry: PrepareEntry, param: int) -> tuple[Function, list[int]]:
+    """The function that makes a prepared entry, and the RAL inputs of its parameters.
+
+    The entry's view is of main's parameter ``param``: a constant (then the function has one parameter), or a prepared parameter (then it is the
+    part of "prepare" that makes it). A panel layout adds the packing op.
+    """
+    main = source.uniform.function
+    info = main.args[param]
+    arg_index = argument_indices(main)
+    fn = Function("prepare_entry")
+    if info.kind == "prepared":
+        prepare = source.prepare
+        if prepare is None:
+            raise ProgramError(f"parameter {info.name} is prepared, but there is no prepare function")
+        which = [i for i, a in enumerate(main.args) if a.kind == "prepared"].index(param)
+        mapping: dict[Value, Value] = {}
+        fn.body = clone_block(prepare.body, mapping)
+        fn.args = list(prepare.args)
+        value = fn.body.results[which]
+        fn.body.terminator.set_operands([value])
+        _drop_dead(fn)
+        by_name = {(a.name, a.tensor): arg_index[i] for i, a in enumerate(main.args)}
+        args = [by_name[a.name, a.tensor] for a in fn.args]
+    else:
+        value = fn.add_arg(main.params[param].tensor, ArgInfo(info.name, "const", info.digest, info.tensor))
+        fn.body.append(Op("return", [value]))
+        args = [arg_index[param]]
+    if entry.layout != ("plain",) or entry.view.source is None or not _is_whole(entry, value):
+        view = dataclasses.replace(entry.view, source=value)
+        pack = Op("disc.pack", [value], [packed_type(entry, value)], {"view": view, "layout": entry.layout})
+        fn.body.insert_before(fn.body.terminator, pack)
+        fn.body.terminator.set_operands([pack.result])
+    return fn, args
+
+
+def _is_whole(entry: PrepareEntry, value: Value) -> bool:
+    return entry.view.offset == Dim.of(0) and entry.view.axes == of_value(value).axes
+
+
+def packed_type(entry: PrepareEntry, value: Value) -> TensorType:
+    """The type of a packed constant: elements of the source's dtype, panels zero-filled to their width."""
+    if entry.layout[0] == "plain":
+        return TensorType(value.dtype, entry.view.dims)
+    k = Dim.of(1)
+    *rest, n = entry.view.dims
+    for d in rest:
+        k = k * d
+    width = int(entry.layout[1])
+    return TensorType.of(value.dtype, [((n + (width - 1)) // width) * width * k])
+
+
+def _drop_dead(fn: Function) -> None:
+    """Keep what the results need; parameters that nothing uses go too."""
+    needed: set[Op] = set()
+    work = [v.op for v in fn.results if v.op is not None]
+    while work:
+        op = work.pop()
+        if op in needed:
+            continue
+        needed.add(op)
+        work += [v.op for v in op.operands if v.op is not None]
+    dead = [op for op in fn.body.ops if op not in needed and op.name != "return"]
+    for op in reversed(dead):
+        op.set_operands(())
+    fn.body.set_ops(op for op in fn.body.ops if op in needed or op.name == "return")
+    keep = [i for i, p in enumerate(fn.body.params) if p.uses]
+    fn.args = [fn.args[i] for i in keep]
+    fn.body.params = [fn.body.params[i] for i in keep]
+    for i, p in enumerate(fn.body.params):
+        p.index = i
+
+
+def compile_program(source: ProgramInput, targets: Sequence[str], *, listings: bool = False) -> Compiled:
+    """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason."""
+    times: dict[str, float] = {}
+    start = time.perf_counter()
+    programs: list[_TargetProgram] = []
+    texts: list[str] = []
+    enabled = gc.isenabled()
+    gc.disable()  # with TensorFlow loaded a collection while emitting costs up to a second
+    try:
+        for name in targets:
+            program = _TargetProgram(source, target_named(name))
+            texts.append(program.build())
+            programs.append(program)
+    finally:
+        if enabled:
+            gc.enable()
+    times["emit"] = (time.perf_counter() - start) * 1e3
+    start = time.perf_counter()
+
+    def image(i: int) -> bytes:
+        return compile_image(texts[i], programs[i].target, ["disc_executable_query"])
+
+    with concurrent.futures.ThreadPoolExecutor(min(len(targets), os.cpu_count() or 1)) as pool:
+        images = list(pool.map(image, range(len(targets))))
+    times["llvm"] = (time.perf_counter() - start) * 1e3
+    artifact = _artifact(source, programs, images)
+    size = sum(len(x) for x in images)
+    if size > MAX_ARTIFACT_BYTES:
+        raise ProgramError(f"the code would take {size} bytes, at most {MAX_ARTIFACT_BYTES} are allowed")
+    first = programs[0]
+    return Compiled(
+        artifact, first.launches, first.arena, times, dict(zip(targets, texts, strict=True)) if listings else {}
+    )
+
+
+def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: Sequence[bytes]) -> Artifact:
+    main = (source.general or source.uniform).function
+    args = []
+    for info, p in zip(main.args, main.params, strict=True):
+        if info.kind == "prepared" or not isinstance(p.type, TensorType):
+            continue
+        kind = "const" if info.kind in ("const", "variable") else info.kind
+        dims = tuple(int(d) if d.is_static else -1 for d in p.dims)
+        args.append(ArgSpec(info.name, kind, p.dtype.ir_name, dims, info.digest))
+    results = []
+    tensors = [v for v in main.results if isinstance(v.type, TensorType)]
+    for i, v in enumerate(tensors):
+        name = main.result_names[i] if i < len(main.result_names) else f"result{i}"
+        results.append(ResultSpec(name, v.dtype.ir_name, tuple(int(d) if d.is_static else -1 for d in v.dims)))
+    # Check tables of all targets are the same: they come from the same functions in the same order.
+    checks = programs[0].checks.rows
+    for p in programs[1:]:
+        if p.checks.rows != checks:
+            raise ProgramError("targets disagree on the check table")
+    specs = [p.prepared_specs() for p in programs]
+    prepared = specs[0]
+    for other in specs[1:]:
+        if [s.args for s in other] != [s.args for s in prepared]:
+            raise ProgramError("targets disagree on the prepared constants")
+    segment = SegmentSpec(tuple(range(len(args))), (), tuple(range(len(results))))
+    targets = tuple(
+        TargetCode(p.target.name, isa_features(p.target.name), image) for p, image in zip(programs, images, strict=True)
+    )
+    kernels: dict[str, tuple[str, ...]] = {}
+    for p in programs:
+        for symbol, nodes in p.kernel_nodes.items():
+            kernels[symbol] = tuple(dict.fromkeys((*kernels.get(symbol, ()), *nodes)))
+    return Artifact(
+        tuple(args),
+        tuple(results),
+        (segment,),
+        targets,
+        tuple(CheckSpec(c.code, c.message, c.node) for c in checks),
+        tuple(prepared),
+        kernels,
+        source.name,
+        source.compiler_version,
+    )
+
+
+def isa_features(target: str) -> tuple[str, ...]:
+    """All CPU features that a target needs, its own and those below it."""
+    names = list(TARGET_FEATURES)
+    below = names[names.index(target) :]
+    return tuple(f for t in reversed(below) for f in TARGET_FEATURES[t])
+
+
+__all__ = ["Block", "Compiled", "ProgramError", "ProgramInput", "compile_program"]

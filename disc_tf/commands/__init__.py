@@ -1,0 +1,1 @@
+"""The verbs of the `disc-tf` command, one module each."""

@@ -1,0 +1,75 @@
+"""`disc-tf doctor`: is this environment able to compile and to run?"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import sys
+
+from disc_tf.commands.common import INTERNAL_ERROR, OK
+from disc_tf.runtime.cpu import TARGET_FEATURES, cpu_flags, native_target
+
+_PACKAGES = ("disc-tf", "tensorflow", "numpy", "protobuf", "jax", "jaxlib", "llvmlite", "rustworkx")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return _version("tensorflow-cpu") if package == "tensorflow" else "not installed"
+
+
+def checks() -> list[tuple[str, bool, str]]:
+    """(what, ok, detail) of everything that can be wrong."""
+    out = [("python", sys.version_info >= (3, 11), platform.python_version())]
+    try:
+        out.append(("cpu target", True, native_target()))
+    except RuntimeError as e:
+        out.append(("cpu target", False, str(e)))
+    try:
+        from disc_tf.runtime import library_path
+
+        out.append(("runtime library", True, str(library_path())))
+    except Exception as e:
+        out.append(("runtime library", False, f"{e}; install the package, or build it with `make env`"))
+    try:
+        import llvmlite.binding  # noqa: F401
+
+        out.append(("compiler", True, f"llvmlite {_version('llvmlite')}"))
+    except ImportError as e:
+        out.append(("compiler", False, f"{e}; install disc-tf[compiler] (not needed to run optimised graphs)"))
+    try:
+        import tensorflow as tf
+
+        import disc_tf
+
+        disc_tf.load_op_library()
+        out.append(("op library", True, f"DiscLaunch loads in TensorFlow {tf.__version__}"))
+    except ImportError as e:
+        out.append(("op library", False, f"{e}; install TensorFlow 2.16-2.21"))
+    except Exception as e:
+        out.append(("op library", False, f"{type(e).__name__}: {e}"))
+    return out
+
+
+def run(args: argparse.Namespace) -> int:
+    versions = {p: _version(p) for p in _PACKAGES}
+    found = checks()
+    targets = {t: all(f in cpu_flags() for f in fs) for t, fs in TARGET_FEATURES.items()}
+    ok = all(good for _, good, _ in found)
+    if args.json:
+        data = {"ok": ok, "versions": versions, "targets": targets, "checks": [dict(zip(("what", "ok", "detail"), c, strict=True)) for c in found]}
+        print(json.dumps(data, indent=2))
+        return OK if ok else INTERNAL_ERROR
+    for name, version in versions.items():
+        print(f"{name:12s} {version}")
+    print("targets      " + ", ".join(f"{t} ({'runs here' if good else 'not on this CPU'})" for t, good in targets.items()))
+    for what, good, detail in found:
+        print(f"{'ok  ' if good else 'FAIL'} {what}: {detail}")
+    return OK if ok else INTERNAL_ERROR

@@ -1,0 +1,105 @@
+"""`disc-tf verify A B` and `disc-tf bench A B`: the same answers, and how fast."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+
+from disc_tf.commands.common import (
+    OK,
+    VERIFY_FAILED,
+    CommandError,
+    check_sizes,
+    model_specs,
+    parse_sizes,
+    read_graph,
+)
+from disc_tf.report import ShapeResult, shape_line
+from disc_tf.testing.differential import bench_graphs, verify_graphs
+from disc_tf.testing.inputs import sample_sizes
+
+
+def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags that say at which shapes a graph is run."""
+    parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
+    parser.add_argument("--inputs-json", metavar="F", help="model description: inputs, outputs, points (default: IN with .json)")
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="DIMS", help="extents of the dims, e.g. B=2,S=37 (repeatable)"
+    )
+    parser.add_argument("--points", type=int, default=6, metavar="N", help="how many shapes to generate without --shape")
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads for both sides (default: all)")
+
+
+def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("original", help="the graph before")
+    parser.add_argument("optimized", help="the graph after")
+    add_shape_arguments(parser)
+    parser.add_argument("--tolerance", type=float, default=None, metavar="X", help="relative tolerance (default: by dtype)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("original", help="the graph before")
+    parser.add_argument("optimized", help="the graph after")
+    add_shape_arguments(parser)
+    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="interleaved rounds per shape")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _plan(args: argparse.Namespace):
+    graph = read_graph(args.original)
+    read_graph(args.optimized)
+    specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
+    if not outputs:
+        from disc_tf.frontend.graph import Graph
+
+        outputs = [f"{n}:0" for n in Graph(graph).sinks()[0]]
+    sizes = parse_sizes(args.shape) or trace or sample_sizes(specs, args.points)
+    check_sizes(specs, sizes)
+    if not sizes:
+        raise CommandError("no shapes to run at: give --shape")
+    return specs, outputs, sizes
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    specs, outputs, sizes = _plan(args)
+
+    def show(result: ShapeResult) -> None:
+        if not args.json:
+            print(shape_line(result), flush=True)
+
+    results = verify_graphs(
+        args.original, args.optimized, specs, outputs, sizes, tolerance=args.tolerance, threads=args.threads, progress=show
+    )
+    ok = all(r.ok for r in results)
+    if args.json:
+        print(json.dumps({"ok": ok, "shapes": [vars(r) for r in results]}, indent=2))
+    else:
+        worst = {name: max(r.max_abs.get(name, 0.0) for r in results) for name in outputs}
+        for name, error in worst.items():
+            print(f"{name}: worst absolute error {error:.3e}")
+        print("same answers" if ok else "DIFFERENT")
+    return OK if ok else VERIFY_FAILED
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    specs, outputs, sizes = _plan(args)
+    rows = bench_graphs(args.original, args.optimized, specs, outputs, sizes, threads=args.threads, rounds=args.rounds)
+    ratios = [r.ratio for r in rows]
+    mean = statistics.geometric_mean(ratios)
+    if args.json:
+        data = {"geometric_mean": mean, "minimum": min(ratios), "shapes": [r.to_dict() for r in rows]}
+        print(json.dumps(data, indent=2))
+        return OK
+    print(f"{'shape':28s} {'cold ms':>18s} {'median ms':>18s} {'p99 ms':>18s} {'ratio':>7s}")
+    for r in rows:
+        dims = ",".join(f"{k}={v}" for k, v in r.dims.items())
+        print(
+            f"{dims:28s} {r.original.cold:8.2f} {r.optimized.cold:9.2f} {r.original.median:8.2f} {r.optimized.median:9.2f} "
+            f"{r.original.p99:8.2f} {r.optimized.p99:9.2f} {r.ratio:7.2f}"
+        )
+    last = rows[-1]
+    print(f"geometric mean {mean:.2f}, minimum {min(ratios):.2f} (original / optimised; columns are original, optimised)")
+    print(f"peak memory above the bare process: {last.original.peak_mb:.0f} MB, {last.optimized.peak_mb:.0f} MB")
+    return OK
