@@ -1,0 +1,219 @@
+"""`disc-tf optimize` and `disc-tf inspect`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from disc_tf.commands.common import (
+    BAD_INPUT,
+    NOTHING_COMPILED,
+    OK,
+    USAGE,
+    VERIFY_FAILED,
+    CommandError,
+    check_sizes,
+    graph_bytes,
+    model_specs,
+    parse_sizes,
+    read_graph,
+    write_atomically,
+)
+from disc_tf.commands.verify import add_shape_arguments
+from disc_tf.options import OptionError, Options
+
+
+def add_option_flags(parser: argparse.ArgumentParser) -> None:
+    """A flag for every field of `Options`."""
+    group = parser.add_argument_group("compiler options")
+    for field in dataclasses.fields(Options):
+        meta = field.metadata
+        if not meta["flag"]:
+            continue
+        if isinstance(field.default, bool):
+            action = argparse.BooleanOptionalAction if field.default else "store_true"
+            group.add_argument(meta["flag"], dest=field.name, action=action, default=None, help=meta["doc"])
+        elif isinstance(field.default, tuple):
+            group.add_argument(
+                meta["flag"], dest=field.name, action="append", default=None, metavar=meta["metavar"], help=meta["doc"]
+            )
+        else:
+            text = f"{meta['doc']} (default: {field.default!r})"
+            group.add_argument(
+                meta["flag"], dest=field.name, type=type(field.default), default=None, metavar=meta["metavar"], help=text
+            )
+
+
+def options_from(args: argparse.Namespace) -> Options:
+    """The Options of the flags given. `CommandError` (usage) for a value that an option refuses."""
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(Options):
+        value = getattr(args, field.name, None)
+        if value is None:
+            continue
+        if field.name == "targets":
+            value = [t for part in value for t in part.split(",") if t]
+        given[field.name] = value
+    try:
+        return Options.from_overrides(**given)
+    except OptionError as e:
+        raise CommandError(str(e), USAGE) from e
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", help="a frozen GraphDef, .pb or .pbtxt")
+    parser.add_argument("-o", "--output", help="where the optimised graph goes (not needed with --dry-run)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be compiled, write nothing")
+    parser.add_argument("--report", metavar="F", help="write the report as JSON")
+    parser.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before writing it")
+    parser.add_argument("--no-timing", action="store_true", help="verify, but do not time (and never put back for speed)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
+    add_shape_arguments(parser)
+    add_option_flags(parser)
+
+
+def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", help="a GraphDef, .pb or .pbtxt; an optimised one is described without loading its code")
+    parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_option_flags(parser)
+
+
+def _phase(quiet: bool):
+    start = time.perf_counter()
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(f"[{time.perf_counter() - start:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    return say
+
+
+def run(args: argparse.Namespace) -> int:
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.optimizer import optimize_graph_def
+
+    options = options_from(args)
+    if not args.dry_run and not args.output:
+        raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
+    if args.output and Path(args.output).resolve() == Path(args.input).resolve():
+        raise CommandError("input and output are the same file: the original would be lost", USAGE)
+    say = _phase(args.quiet)
+    graph = read_graph(args.input)
+    say(f"read {args.input}: {len(graph.node)} nodes")
+    specs, outputs, trace = ([], list(args.outputs), [])
+    if not args.no_verify and not args.dry_run:
+        specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
+    elif not args.outputs:
+        _, outputs, _ = _quiet_specs(args, graph)
+    try:
+        result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=args.dry_run, progress=say)
+    except GraphError as e:
+        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    report = result.report
+    code = OK
+    if options.strict and not report.compiled_clusters:
+        code = NOTHING_COMPILED
+    if not args.dry_run:
+        if not args.no_verify and report.compiled_clusters:
+            sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
+            if sizes:
+                check_sizes(specs, sizes)
+            result = _prove(args, result, specs, sizes, say, options)
+            report = result.report
+            if report.verified is False:
+                code = VERIFY_FAILED
+        write_atomically(args.output, graph_bytes(result.graph_def, args.output))
+        say(f"wrote {args.output}")
+    if args.report:
+        write_atomically(args.report, report.to_json().encode())
+    if args.json:
+        print(report.to_json())
+    elif not args.quiet:
+        print(report.to_text())
+        if not report.compiled_clusters:
+            print(f"nothing compiled: 0 of {len(report.clusters)} clusters")
+    return code
+
+
+def _quiet_specs(args: argparse.Namespace, graph: Any):
+    try:
+        return model_specs(args.input, graph, args.inputs_json, args.outputs)
+    except CommandError:
+        return [], [], []
+
+
+def _spread(trace: list[dict[str, int]], count: int) -> list[dict[str, int]]:
+    """At most ``count`` points of a trace, evenly spread."""
+    if len(trace) <= count:
+        return trace
+    return [trace[round(i * (len(trace) - 1) / (count - 1))] for i in range(count)] if count > 1 else trace[:1]
+
+
+def _prove(args: argparse.Namespace, result: Any, specs: Any, sizes: Any, say: Any, options: Options) -> Any:
+    from disc_tf.proof import prove
+
+    runs_here = True
+    try:
+        from disc_tf.runtime.cpu import native_target
+
+        runs_here = native_target() in options.targets or any(t <= native_target() for t in options.targets)
+    except RuntimeError:
+        runs_here = False
+    if not runs_here:
+        say("not verified: no target of the artefact runs on this machine")
+        result.report.warnings.append("not verified: no target of the artefact runs on this machine")
+        return result
+    with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
+        return prove(
+            args.input,
+            result,
+            specs,
+            sizes,
+            Path(temp),
+            timing=not args.no_timing,
+            threads=args.threads,
+            points=args.points,
+            progress=say,
+        )
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.optimizer import describe_optimized, optimize_graph_def
+
+    options = options_from(args)
+    graph = read_graph(args.input)
+    if any(n.op == "DiscLaunch" for n in graph.node):
+        described = describe_optimized(graph)
+        print(json.dumps(described, indent=2) if args.json else _describe_text(described))
+        return OK
+    outputs = list(args.outputs)
+    if not outputs:
+        args.inputs_json = None
+        _, outputs, _ = _quiet_specs(args, graph)
+    try:
+        result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=True)
+    except GraphError as e:
+        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    print(result.report.to_json() if args.json else result.report.to_text(left_out_limit=50))
+    if options.strict and not result.report.clusters:
+        return NOTHING_COMPILED
+    return OK
+
+
+def _describe_text(described: dict[str, Any]) -> str:
+    lines = ["an optimised graph: it contains native code, load it only if you trust where it comes from"]
+    for c in described["clusters"]:
+        lines.append(
+            f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
+            f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}"
+        )
+    return "\n".join(lines)

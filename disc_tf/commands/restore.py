@@ -1,0 +1,26 @@
+"""`disc-tf restore`: the original of an optimised graph."""
+
+from __future__ import annotations
+
+import argparse
+
+from disc_tf.commands.common import BAD_INPUT, OK, CommandError, graph_bytes, read_graph, write_atomically
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", help="an optimised GraphDef")
+    parser.add_argument("-o", "--output", required=True, help="where the original goes")
+
+
+def run(args: argparse.Namespace) -> int:
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.frontend.rewrite import restore
+
+    graph = read_graph(args.input)
+    try:
+        original = restore(graph)
+    except GraphError as e:
+        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    write_atomically(args.output, graph_bytes(original, args.output))
+    print(f"wrote {args.output}: {len(original.node)} nodes")
+    return OK
