@@ -87,7 +87,8 @@ class _Micro:
         self.a_twice = b.shl(a_pitch, 1)
         self.groups = -(-mr // _GROUP)
         self.split = _k_split(mr, nv)
-        self.unroll = max(2, self.split)
+        # One step of k per trip where the tile fills the registers: LLVM gathers the loads of several steps and spills.
+        self.unroll = max(self.split, 1 if mr * nv > 8 else 2)
 
     def panel(self, a: V, bp: V, c: V, k: V, more: V, ahead_a: V, ahead_b: V) -> None:
         b, tile = self.b, self.mr * self.nv
