@@ -1,0 +1,124 @@
+/* Public C API of libdisc_ral: load an artefact, ask for its signature, run it. No TensorFlow, no Python.
+ *
+ * Functions that return int32_t give 0 (OK) or a TensorFlow status code; code, message and original node of the
+ * latest failure on the calling thread are had from disc_last_error*(). All functions are thread-safe; one disc_run is
+ * to be used by one thread at a time. DiscLaunch's library exports the same functions, see disc_ral_get.
+ */
+#ifndef DISC_RAL_H_
+#define DISC_RAL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "disc_ral_abi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DISC_EXPORT __attribute__((visibility("default")))
+#define DISC_RAL_API_VERSION 1u
+
+enum { DISC_KIND_CONST = 0, DISC_KIND_HOST = 1, DISC_KIND_DEVICE = 2 };
+enum {
+  DISC_F16 = 1, DISC_BF16, DISC_F32, DISC_F64, DISC_I8, DISC_I16, DISC_I32, DISC_I64,
+  DISC_U8, DISC_U16, DISC_U32, DISC_U64, DISC_BOOL
+};
+
+typedef struct disc_exec disc_exec; /* a loaded executable (a reference to it) */
+typedef struct disc_run disc_run;   /* a run whose inputs arrive one by one */
+
+typedef struct {
+  const char* name;
+  int32_t kind; /* arguments: DISC_KIND_*; results: DISC_KIND_HOST or DISC_KIND_DEVICE */
+  int32_t dtype;
+  int32_t rank;
+  const int64_t* dims;   /* -1: unknown */
+  const uint8_t* digest; /* 32 bytes or null */
+} disc_tensor_info;
+
+typedef struct {
+  uint32_t struct_size;
+  int32_t max_threads; /* threads of this run, its caller included; 0: no cap */
+  void* user;          /* first argument of the callbacks */
+  /* Memory for result `index`: `bytes` bytes (not null unless bytes is 0); null: no memory. */
+  void* (*alloc_output)(void* user, int32_t index, int32_t rank, const int64_t* dims, int64_t bytes);
+  /* Result `index` is input `input` with these dims. May be null: then the RAL copies into alloc_output's memory. */
+  int32_t (*alias_output)(void* user, int32_t index, int32_t input, int32_t rank, const int64_t* dims);
+  /* Result `index` is complete. May be null. */
+  int32_t (*send_output)(void* user, int32_t index);
+  /* Keeps the buffer of input `index` alive and unchanged until release_input(handle), on any thread. May be null: packed
+   * constants made of inputs without digest are then made again for each run. */
+  void* (*retain_input)(void* user, int32_t index);
+  void (*release_input)(void* handle);
+} disc_run_options;
+
+/* Loads an artefact: checks it, picks the code for this CPU. Equal artefacts share one loaded image. Null on failure. */
+DISC_EXPORT disc_exec* disc_load(const void* artifact, size_t size);
+/* Drops the reference; the code is unloaded after the last run in it has ended. */
+DISC_EXPORT void disc_close(disc_exec* exec);
+
+DISC_EXPORT int32_t disc_num_args(const disc_exec* exec);
+DISC_EXPORT int32_t disc_num_results(const disc_exec* exec);
+DISC_EXPORT int32_t disc_arg(const disc_exec* exec, int32_t index, disc_tensor_info* out);
+DISC_EXPORT int32_t disc_result(const disc_exec* exec, int32_t index, disc_tensor_info* out);
+DISC_EXPORT const char* disc_isa(const disc_exec* exec);
+/* How the image was loaded: "memfd", "file" or "mmap". */
+DISC_EXPORT const char* disc_loader(const disc_exec* exec);
+
+/* Runs with all inputs there (disc_num_args of them, in order). */
+DISC_EXPORT int32_t disc_execute(disc_exec* exec, const disc_memref* inputs, const disc_run_options* options);
+
+/* Staged run. Results are sent (send_output) as soon as the segments that make them have run. */
+DISC_EXPORT disc_run* disc_run_begin(disc_exec* exec, const disc_run_options* options);
+/* Gives input `index`; its data must stay until disc_run_end. */
+DISC_EXPORT int32_t disc_run_set_input(disc_run* run, int32_t index, const disc_memref* value);
+/* Runs all segments that are ready; *remaining (may be null) is the number of segments that still wait. */
+DISC_EXPORT int32_t disc_run_advance(disc_run* run, int32_t* remaining);
+/* Ends the run and frees it; FAILED_PRECONDITION if a segment never got its inputs. */
+DISC_EXPORT int32_t disc_run_end(disc_run* run);
+
+/* Threads for the process, callers included; 0: back to DISC_TF_NUM_THREADS, else CPU affinity and cgroup quota. */
+DISC_EXPORT int32_t disc_set_num_threads(int32_t threads);
+DISC_EXPORT int32_t disc_num_threads(void);
+/* Highest ISA that later loads may pick: "x86-64-v2", "x86-64-v3", "x86-64-v4", "native"; null: back to DISC_TF_TARGET. */
+DISC_EXPORT int32_t disc_set_target(const char* isa);
+/* The best ISA that this machine and its operating system can run. */
+DISC_EXPORT const char* disc_host_isa(void);
+/* How later loads get code into memory: "auto", "memfd", "file", "mmap"; null: back to DISC_TF_LOADER. */
+DISC_EXPORT int32_t disc_set_loader(const char* loader);
+
+/* Counters since the start, -1 for an unknown name: images_loaded, images_live, runs, parallel_launches, kernels (calls of
+ * parallel_for), prepared_built, prepared_live_bytes, arena_in_use_bytes, arena_kept_bytes, arena_peak_bytes, worker_threads. */
+DISC_EXPORT int64_t disc_counter(const char* name);
+/* Gives arena memory that is not in use back to the system. */
+DISC_EXPORT void disc_trim(void);
+
+DISC_EXPORT int32_t disc_last_error_code(void);
+DISC_EXPORT const char* disc_last_error(void);
+DISC_EXPORT const char* disc_last_error_node(void);
+
+/* The functions above as a table. libdisc_ral and the op library each hold a copy of the RAL; whichever is loaded second
+ * takes the table of the first, so that a process has one thread pool, one arena and one cache of packed constants. */
+typedef struct {
+  uint32_t struct_size;
+  uint32_t api_version;
+  disc_exec* (*load)(const void*, size_t);
+  void (*close)(disc_exec*);
+  int32_t (*num_args)(const disc_exec*);
+  int32_t (*num_results)(const disc_exec*);
+  int32_t (*arg)(const disc_exec*, int32_t, disc_tensor_info*);
+  int32_t (*result)(const disc_exec*, int32_t, disc_tensor_info*);
+  int32_t (*execute)(disc_exec*, const disc_memref*, const disc_run_options*);
+  int32_t (*last_error_code)(void);
+  const char* (*last_error)(void);
+  const char* (*last_error_node)(void);
+} disc_ral_functions;
+/* Null if this library does not serve `api_version`. */
+DISC_EXPORT const disc_ral_functions* disc_ral_get(uint32_t api_version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DISC_RAL_H_ */

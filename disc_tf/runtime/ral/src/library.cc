@@ -1,0 +1,26 @@
+#include "library.h"
+
+#include <cstring>
+
+namespace disc {
+namespace {
+
+struct Entry {
+  const char* name;
+  LibraryFunction fn;
+};
+
+constexpr Entry kFunctions[] = {
+    {"sort", library_sort},
+    {"topk", library_topk},
+};
+
+}  // namespace
+
+LibraryFunction find_library_function(const char* name) {
+  for (const Entry& e : kFunctions)
+    if (std::strcmp(e.name, name) == 0) return e.fn;
+  return nullptr;
+}
+
+}  // namespace disc

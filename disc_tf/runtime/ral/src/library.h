@@ -1,0 +1,21 @@
+// Library functions: what compiled code calls by name through disc_api::dispatch instead of emitting it.
+//
+// To add one: write it in a file library_<family>.cc, list it in library.cc, describe its arguments at its definition.
+#pragma once
+
+#include <cstdint>
+
+#include "disc_ral_abi.h"
+
+namespace disc {
+
+// Gives 0 or a status code; what else it wants to say it records with disc_context::fail_internally.
+using LibraryFunction = int32_t (*)(disc_context*, void* const* args, const int64_t* scalars);
+
+LibraryFunction find_library_function(const char* name);
+
+// library_sort.cc
+int32_t library_sort(disc_context*, void* const* args, const int64_t* scalars);
+int32_t library_topk(disc_context*, void* const* args, const int64_t* scalars);
+
+}  // namespace disc

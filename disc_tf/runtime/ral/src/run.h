@@ -1,0 +1,93 @@
+// One run of an executable: the disc_context that its code sees, and the driver that calls its segments.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "disc_ral.h"
+#include "executable.h"
+#include "memory.h"
+#include "status.h"
+
+// Also the context of a `prepare` call: then `parent` is the run that asked and `building` the entry that is made.
+struct disc_context {
+ public:
+  disc_context(std::shared_ptr<disc::Executable> executable, const disc_run_options* options);
+  ~disc_context();
+  disc_context(const disc_context&) = delete;
+  disc_context& operator=(const disc_context&) = delete;
+
+  // --- driver
+  // Checks rank and known dims. With `copy_dims` the memref's dims need not outlive the call.
+  int32_t set_input(int32_t index, const disc_memref& value, bool copy_dims);
+  // Runs the segments that are ready, in order. *remaining (may be null): the segments that still wait.
+  const disc::Status& advance(int32_t* remaining);
+  // The result of the run so far.
+  const disc::Status& finish();
+
+  // --- what executables call (disc_api)
+  const disc_memref* recv_input(int32_t index);
+  void* alloc_output(int32_t index, int32_t rank, const int64_t* dims);
+  int32_t alias_output(int32_t index, int32_t input, int32_t rank, const int64_t* dims);
+  int32_t send_output(int32_t index);
+  void* arena(int32_t slot, int64_t bytes);
+  int32_t parallel_for(disc_kernel_fn fn, const disc_kernel_args* args, int64_t tasks, int64_t grain, int64_t scratch_bytes);
+  int32_t dispatch(const char* name, void* const* args, const int64_t* scalars);
+  void fail(int32_t code, int32_t check_id);
+  const void* prepared(int32_t index);
+  void* prepare_alloc(int32_t index, int64_t bytes);
+  int64_t* error_cell() { return &error_cell_; }
+
+  // For the RAL's own code: records a failure that is no check; gives its code.
+  int32_t fail_internally(int32_t code, const std::string& message, const std::string& node = {});
+
+ private:
+  disc_context(disc_context* parent, int32_t building, disc::PreparedData* target);
+
+  enum class Output : uint8_t { kNone, kMade, kSent };
+  const disc::Artifact& artifact() const { return executable_->artifact(); }
+  bool failed() const { return !status_.ok(); }
+  int32_t check_error_cell();
+  void record_check(int64_t check_id, int32_t code);
+  int32_t check_output(int32_t index, int32_t rank, const int64_t* dims, int64_t* bytes);
+  bool ready(size_t segment) const;
+  std::string prepared_key(int32_t index, bool* by_buffer) const;
+  disc::Status build(int32_t index, bool by_buffer, disc::PreparedData* data);
+
+  std::shared_ptr<disc::Executable> executable_;
+  disc_run_options options_{};
+  disc::Status status_;
+  int64_t failed_check_ = DISC_NO_ERROR;  // of the check that status_ tells of
+  alignas(64) int64_t error_cell_ = DISC_NO_ERROR;
+
+  std::vector<disc_memref> own_inputs_;
+  std::vector<uint8_t> own_present_;
+  const std::vector<disc_memref>* inputs_ = &own_inputs_;
+  const std::vector<uint8_t>* present_ = &own_present_;
+  std::deque<std::vector<int64_t>> dims_;
+  std::vector<Output> outputs_;
+  std::vector<uint8_t> segment_done_;
+
+  struct Slot {
+    int32_t id;
+    disc::MemoryPool::Block block;
+  };
+  std::vector<Slot> arena_;
+  std::vector<disc::MemoryPool::Block> outgrown_;
+  disc::MemoryPool::Block scratch_;
+
+  std::vector<disc::PreparedRef> prepared_;  // by index, those that this run uses
+  disc_context* parent_ = nullptr;
+  int32_t building_ = -1;
+  disc::PreparedData* target_ = nullptr;
+};
+
+namespace disc {
+const disc_api* api_table();
+int64_t run_counter();
+int64_t kernel_counter();
+int64_t launch_counter();
+}  // namespace disc

@@ -1,0 +1,72 @@
+#include "settings.h"
+
+#include <cstdlib>
+
+#include "cpu.h"
+
+namespace disc {
+namespace {
+
+std::atomic<int> g_target{-1}, g_loader{-1};
+
+std::string get(const char* name) {
+  const char* v = std::getenv(name);
+  return v ? v : "";
+}
+
+Settings* read() {
+  auto* s = new Settings;
+  if (const std::string text = get("DISC_TF_NUM_THREADS"); !text.empty()) {
+    char* end = nullptr;
+    const long n = std::strtol(text.c_str(), &end, 10);
+    if (*end != 0 || n < 0 || n > 4096)
+      s->error = Status(kInvalidArgument, "DISC_TF_NUM_THREADS=" + text + ": expected a number of threads, 0 to 4096");
+    else
+      s->num_threads = static_cast<int>(n);
+  }
+  if (const std::string text = get("DISC_TF_TARGET"); !text.empty())
+    if (Status st = parse_target(text, &s->target_cap); !st.ok()) s->error = Status(st.code, "DISC_TF_TARGET: " + st.message);
+  if (const std::string text = get("DISC_TF_LOADER"); !text.empty())
+    if (Status st = parse_loader(text, &s->loader); !st.ok()) s->error = Status(st.code, "DISC_TF_LOADER: " + st.message);
+  s->cache_dir = get("DISC_TF_CACHE_DIR");
+  if (s->cache_dir.empty() && !get("XDG_CACHE_HOME").empty()) s->cache_dir = get("XDG_CACHE_HOME") + "/disc_tf";
+  if (s->cache_dir.empty() && !get("HOME").empty()) s->cache_dir = get("HOME") + "/.cache/disc_tf";
+  return s;
+}
+
+}  // namespace
+
+const Settings& environment() {
+  static const Settings* s = read();
+  return *s;
+}
+
+Status parse_target(const std::string& text, int* cap) {
+  *cap = text == "native" ? 0 : isa_level(text);
+  if (text == "native" || *cap > 0) return Status();
+  return Status(kInvalidArgument, "unknown target '" + text + "'; expected native, x86-64-v2, x86-64-v3 or x86-64-v4");
+}
+
+Status parse_loader(const std::string& text, Loader* loader) {
+  static constexpr const char* kNames[] = {"auto", "memfd", "file", "mmap"};
+  for (int i = 0; i < 4; ++i)
+    if (text == kNames[i]) {
+      *loader = static_cast<Loader>(i);
+      return Status();
+    }
+  return Status(kInvalidArgument, "unknown loader '" + text + "'; expected auto, memfd, file or mmap");
+}
+
+int target_cap() {
+  const int v = g_target.load(std::memory_order_relaxed);
+  return v >= 0 ? v : environment().target_cap;
+}
+void override_target_cap(int cap) { g_target.store(cap, std::memory_order_relaxed); }
+
+Loader loader() {
+  const int v = g_loader.load(std::memory_order_relaxed);
+  return v >= 0 ? static_cast<Loader>(v) : environment().loader;
+}
+void override_loader(int loader) { g_loader.store(loader, std::memory_order_relaxed); }
+
+}  // namespace disc

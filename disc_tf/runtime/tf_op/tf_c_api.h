@@ -1,0 +1,78 @@
+// The part of TensorFlow's C API that DiscLaunch uses, declared here so that building needs no TensorFlow.
+//
+// From tensorflow/c/{kernels,ops,tf_tensor,tf_status,tf_datatype,c_api}.h (Apache-2.0), unchanged from 2.16 to 2.21. The symbols stay
+// undefined in the op library: TensorFlow, which is in the process already, resolves them when it loads the library. What is newer than 2.16
+// must not be declared here but looked up with dlsym.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+extern "C" {
+
+typedef struct TF_Tensor TF_Tensor;
+typedef struct TSL_Status TF_Status;
+typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
+typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
+typedef struct TF_KernelBuilder TF_KernelBuilder;
+typedef struct TF_OpKernelConstruction TF_OpKernelConstruction;
+typedef struct TF_OpKernelContext TF_OpKernelContext;
+typedef enum TF_Code {
+  TF_OK = 0,
+  TF_INVALID_ARGUMENT = 3,
+  TF_RESOURCE_EXHAUSTED = 8,
+  TF_INTERNAL = 13,
+} TF_Code;
+typedef enum TF_DataType {
+  TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_UINT8 = 4, TF_INT16 = 5, TF_INT8 = 6, TF_INT64 = 9, TF_BOOL = 10,
+  TF_BFLOAT16 = 14, TF_UINT16 = 17, TF_HALF = 19, TF_UINT32 = 22, TF_UINT64 = 23,
+} TF_DataType;
+typedef struct TF_Buffer {
+  const void* data;
+  size_t length;
+  void (*data_deallocator)(void* data, size_t length);
+} TF_Buffer;
+
+TF_Status* TF_NewStatus(void);
+void TF_DeleteStatus(TF_Status*);
+void TF_SetStatus(TF_Status*, TF_Code, const char* message);
+TF_Code TF_GetCode(const TF_Status*);
+const char* TF_Message(const TF_Status*);
+
+void TF_DeleteBuffer(TF_Buffer*);
+TF_Buffer* TF_GetRegisteredKernelsForOp(const char* name, TF_Status*);
+
+TF_OpDefinitionBuilder* TF_NewOpDefinitionBuilder(const char* op_name);
+void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);
+void TF_OpDefinitionBuilderAddAttr(TF_OpDefinitionBuilder*, const char* spec);
+void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder*, const char* spec);
+void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder*, const char* spec);
+void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*));
+void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext*, TF_Status*);
+
+TF_KernelBuilder* TF_NewKernelBuilder(const char* op_name, const char* device_name, void* (*create)(TF_OpKernelConstruction*),
+                                      void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*));
+void TF_KernelBuilder_HostMemory(TF_KernelBuilder*, const char* arg_name);
+void TF_RegisterKernelBuilder(const char* kernel_name, TF_KernelBuilder*, TF_Status*);
+
+void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction*, const char* attr, int32_t* list_size, int32_t* total_size, TF_Status*);
+void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction*, const char* attr, char* value, size_t max_length, TF_Status*);
+void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction*, const char* attr, int64_t* value, TF_Status*);
+void TF_OpKernelConstruction_GetAttrTypeList(TF_OpKernelConstruction*, const char* attr, TF_DataType* values, int max, TF_Status*);
+void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*);
+
+void TF_OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*);
+void TF_GetInput(TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*);
+void TF_SetOutput(TF_OpKernelContext*, int index, const TF_Tensor*, TF_Status*);
+TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims, int num_dims, size_t bytes, TF_Status*);
+
+TF_Tensor* TF_AllocateTensor(TF_DataType, const int64_t* dims, int num_dims, size_t bytes);
+void TF_DeleteTensor(TF_Tensor*);
+int TF_NumDims(const TF_Tensor*);
+int64_t TF_Dim(const TF_Tensor*, int dim);
+void* TF_TensorData(const TF_Tensor*);
+size_t TF_TensorByteSize(const TF_Tensor*);
+void TF_TensorBitcastFrom(const TF_Tensor* from, TF_DataType, TF_Tensor* to, const int64_t* dims, int num_dims, TF_Status*);
+
+}  // extern "C"
