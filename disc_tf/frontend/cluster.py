@@ -1,0 +1,271 @@
+"""Marking and partitioning: which nodes become which cluster, and why the others do not.
+
+The rules are design 3.2's: compiled nodes are contracted without cycles (`partition`), control edges count as what they really order
+(`control`), independent parts are not joined where a slow host op would hold one back, and a cluster must be worth its launch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from disc_tf.frontend.analysis import SOURCES, Analysis
+from disc_tf.frontend.control import nearest_hard
+from disc_tf.frontend.errors import Reason
+from disc_tf.frontend.graph import Graph, Node, TensorRef
+from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, is_slow, op_info
+from disc_tf.frontend.partition import Item, partition
+from disc_tf.ir.types import TensorType
+
+#: contractions and convolutions: work that is worth starting early, and worth a launch alone
+HEAVY_PREFIXES = ("MatMul", "BatchMatMul", "Conv", "DepthwiseConv", "Einsum", "_FusedMatMul", "_FusedBatchMatMul", "_FusedConv", "_MklFused")
+#: ops that are no work of their own
+TRIVIAL = frozenset({"Const", "Identity", "IdentityN", "StopGradient", "Snapshot", "PreventGradient", "NoOp", "EnsureShape"})
+_SLOW_UNKNOWN = frozenset({"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", *CALL_OPS})
+
+
+@dataclasses.dataclass
+class Cluster:
+    """Nodes that become one launch.
+
+    ``nodes``: in topological order, without small constants. ``constants``: names of Const nodes that are copied inside (the graph's own
+    node stays if others read it). ``inputs``: tensors from outside in order of first use; ``outputs``: tensors that others read or that
+    are fetched. ``controls``: nodes outside (or in other clusters) that must run before.
+    """
+
+    name: str
+    nodes: list[Node]
+    constants: list[str] = dataclasses.field(default_factory=list)
+    inputs: list[TensorRef] = dataclasses.field(default_factory=list)
+    outputs: list[TensorRef] = dataclasses.field(default_factory=list)
+    controls: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def node_names(self) -> list[str]:
+        return [node.name for node in self.nodes]
+
+
+@dataclasses.dataclass
+class Clustering:
+    """The clusters, the reason of every live node that is in none of them (`SOURCES` apart), and what control edges stand for."""
+
+    analysis: Analysis
+    clusters: list[Cluster]
+    reasons: dict[str, Reason]
+    hard: dict[str, frozenset[str]]
+    fetches: list[TensorRef]
+    targets: list[str]
+
+    @property
+    def graph(self) -> Graph:
+        return self.analysis.graph
+
+    @property
+    def owner(self) -> dict[str, Cluster]:
+        """Node -> its cluster."""
+        return {node.name: c for c in self.clusters for node in c.nodes}
+
+    def without(self, name: str, reason: Reason) -> Clustering:
+        """The clustering with one cluster left in TensorFlow (it failed to compile, or was put back)."""
+        gone = [c for c in self.clusters if c.name == name]
+        kept = [c for c in self.clusters if c.name != name]
+        reasons = {**self.reasons, **{node.name: reason for c in gone for node in c.nodes}}
+        found = dataclasses.replace(self, clusters=kept, reasons=reasons)
+        _boundaries(found)
+        return found
+
+
+def matches(patterns: Iterable[str], node: Node) -> bool:
+    """Whether a glob pattern matches the node's op type or its name."""
+    return any(fnmatchcase(node.op, p) or fnmatchcase(node.name, p) for p in patterns)
+
+
+def is_heavy(op: str) -> bool:
+    return op.startswith(HEAVY_PREFIXES)
+
+
+def make_clusters(
+    analysis: Analysis,
+    fetches: Sequence[TensorRef],
+    targets: Sequence[str] = (),
+    *,
+    min_cluster_size: int = 4,
+    allow: Sequence[str] = (),
+    deny: Sequence[str] = (),
+    fuel: int = -1,
+) -> Clustering:
+    """Partition the analysed graph. ``fetches`` and ``targets`` are the outputs that were analysed.
+
+    ``allow`` (if not empty, only these) and ``deny``: glob patterns on op types and node names. ``fuel``: at most this many clusters,
+    in topological order, -1 for all.
+    """
+    graph = analysis.graph
+    hard = nearest_hard(graph, analysis.order, [n for n, _ in fetches], targets)
+    reasons = dict(analysis.reasons)
+    compiled = _mark(analysis, hard, reasons, allow, deny)
+    items = _items(analysis, compiled, hard, {n for n, _ in fetches})
+    groups = partition(items)
+    clusters: list[Cluster] = []
+    taken = set(graph.nodes) | set(graph.signatures)
+    for group in groups:
+        nodes = [analysis.order[i] for i in group]
+        small = _too_small(analysis, nodes, min_cluster_size)
+        if small or 0 <= fuel <= len(clusters):
+            reason = Reason("CLUSTER_TOO_SMALL", small) if small else Reason("FUEL", f"fuel of {fuel} clusters used up")
+            reasons.update((node.name, reason) for node in nodes)
+            continue
+        clusters.append(Cluster(_fresh_name(f"disc_cluster_{len(clusters)}", taken), nodes))
+    result = Clustering(analysis, clusters, reasons, hard, list(fetches), list(targets))
+    _boundaries(result)
+    return result
+
+
+def _fresh_name(base: str, taken: set[str]) -> str:
+    name, at = base, 1
+    while name in taken:
+        at += 1
+        name = f"{base}_v{at}"
+    taken.add(name)
+    return name
+
+
+def _is_free(analysis: Analysis, node: Node) -> bool:
+    """A small constant: copied into each cluster that reads it."""
+    return node.op == "Const" and node.name in analysis.lowered and not node.controls
+
+
+def _mark(
+    analysis: Analysis, hard: dict[str, frozenset[str]], reasons: dict[str, Reason], allow: Sequence[str], deny: Sequence[str]
+) -> set[str]:
+    compiled: set[str] = set()
+    graph = analysis.graph
+    for node in analysis.order:
+        if not analysis.is_compiled(node.name) or _is_free(analysis, node):
+            continue
+        if (allow and not matches(allow, node)) or matches(deny, node):
+            if node.op not in SOURCES:
+                reasons[node.name] = Reason("DENIED", "on the deny list" if matches(deny, node) else "not on the allow list")
+            continue
+        if node.op == "Assert" and (why := _assert_outside(analysis, graph, node, compiled)):
+            reasons[node.name] = Reason("CONTROL_EDGE", why)
+            continue
+        compiled.add(node.name)
+    return compiled
+
+
+def _assert_outside(analysis: Analysis, graph: Graph, node: Node, compiled: set[str]) -> str:
+    """Why an Assert stays in TensorFlow, empty if it becomes a check: its condition must be compiled, its data available."""
+    condition = graph[node.inputs[0][0]]
+    if condition.name not in compiled and not _is_free(analysis, condition):
+        return f"its condition {condition.name} is not compiled"
+    for name, port in node.inputs[1:]:
+        constant = graph.constant(name)
+        if constant is not None:
+            if constant.dtype is None and not constant.is_small:
+                return f"its message {name} is too large"
+        elif (name, port) not in analysis.values:
+            return f"its operand {name} is not a number or a constant"
+    return ""
+
+
+def effective_preds(graph: Graph, node: Node, compiled: set[str], hard: dict[str, frozenset[str]]) -> list[str]:
+    """The nodes that come before, once compiled nodes have moved into clusters: data edges, and what control edges stand for."""
+    preds = [name for name, _ in node.inputs]
+    for name in node.controls:
+        if node.name in compiled or name in compiled:
+            preds.extend(sorted(hard.get(name, ())))
+        else:
+            preds.append(name)
+    return list(dict.fromkeys(preds))
+
+
+def _items(analysis: Analysis, compiled: set[str], hard: dict[str, frozenset[str]], fetched: set[str]) -> list[Item]:
+    graph = analysis.graph
+    index = {node.name: i for i, node in enumerate(analysis.order)}
+    items: list[Item] = []
+    for at, node in enumerate(analysis.order):
+        inside = node.name in compiled
+        # a back edge of a legacy loop points forward here and says nothing about order
+        preds = [i for i in map(index.__getitem__, effective_preds(graph, node, compiled, hard)) if i < at]
+        slow = not inside and node.op not in SOURCES and _slow(node)
+        source = not inside and not preds and (node.op in SOURCES) and not slow
+        items.append(
+            Item(preds, inside, source, slow, inside and is_heavy(node.op), _place(node.device), node.name in fetched)
+        )
+    return items
+
+
+def _slow(node: Node) -> bool:
+    """Host ops that take long, and ops of unknown length: calls, loops, custom ops, contractions that are not compiled."""
+    if node.op in CONTROL_FLOW:
+        return False
+    return is_slow(node.op) or node.op in _SLOW_UNKNOWN or is_heavy(node.op) or op_info(node.op) is None
+
+
+def _place(device: str) -> str:
+    """Job, replica and task of a device string."""
+    return "/".join(p for p in device.lower().split("/") if p.startswith(("job:", "replica:", "task:")))
+
+
+def _too_small(analysis: Analysis, nodes: Sequence[Node], minimum: int) -> str:
+    """Why these nodes are not worth a launch; empty if they are."""
+    count = sum(node.op not in TRIVIAL for node in nodes)
+    if count < minimum and not (minimum > 1 and any(is_heavy(node.op) for node in nodes) and count >= 2):
+        return f"{count} ops, fewer than min_cluster_size={minimum}"
+    if minimum > 1 and not any(_is_work(analysis, node) for node in nodes):
+        return "only shape arithmetic"
+    return ""
+
+
+def _is_work(analysis: Analysis, node: Node) -> bool:
+    """Whether the node computes more than a few scalars."""
+    if node.op in TRIVIAL:
+        return False
+    for port in range(len(node.output_types or ())):
+        value = analysis.values.get((node.name, port))
+        if value is None or not isinstance(value.type, TensorType):
+            continue
+        if not (value.type.is_static and int(value.type.num_elements()) <= 64):
+            return True
+    return False
+
+
+def _boundaries(clustering: Clustering) -> None:
+    """Fill inputs, outputs, constants and controls of all clusters."""
+    graph, analysis = clustering.graph, clustering.analysis
+    owner = clustering.owner
+    live = {node.name for node in analysis.order}
+    fetched = dict.fromkeys(clustering.fetches)
+    whole = {name for name, _ in fetched if len(graph[name].output_types or ()) > 1}
+    for cluster in clustering.clusters:
+        inputs: dict[TensorRef, None] = {}
+        constants: dict[str, None] = {}
+        outputs: dict[TensorRef, None] = {}
+        controls: dict[str, None] = {}
+        for node in cluster.nodes:
+            for ref in node.inputs:
+                if owner.get(ref[0]) is cluster:
+                    continue
+                source = graph[ref[0]]
+                if _is_free(analysis, source) or (node.op == "Assert" and source.op == "Const" and not source.controls):
+                    constants[ref[0]] = None
+                else:
+                    inputs[ref] = None
+            for name in node.controls:
+                for h in sorted(clustering.hard.get(name, ())):
+                    if owner.get(h) is not cluster:
+                        controls[h] = None
+            read = {
+                ref
+                for user in graph.consumers.get(node.name, ())
+                if user.name in live and owner.get(user.name) is not cluster
+                for ref in user.inputs
+                if ref[0] == node.name
+            }
+            for port in range(len(node.output_types or ())):
+                ref = (node.name, port)
+                if ref in read or ref in fetched or node.name in whole:
+                    outputs[ref] = None
+        cluster.inputs, cluster.constants = list(inputs), list(constants)
+        cluster.outputs, cluster.controls = list(outputs), list(controls)

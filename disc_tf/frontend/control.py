@@ -1,0 +1,58 @@
+"""Control edges among live nodes: what each of them really orders.
+
+A node is *hard* if running it can be seen without reading its outputs: it has a side effect, it is an Assert, or it may fail and only
+control edges keep it alive. An edge from any other node orders nothing by itself; it stands for the nearest hard nodes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from disc_tf.frontend.functions import has_effect
+from disc_tf.frontend.graph import Graph, Node
+from disc_tf.frontend.opdefs import CANNOT_FAIL, CONTROL_FLOW
+
+#: a set of nearest hard nodes may not grow beyond this; the node itself then stands for them
+_MAX_SET = 32
+
+
+def data_live(graph: Graph, outputs: Iterable[str], targets: Iterable[str] = ()) -> set[str]:
+    """Nodes that run because of data edges from the outputs (a target runs, and so does what it reads)."""
+    work = [*outputs, *targets]
+    seen = set(work)
+    while work:
+        for source, _ in graph[work.pop()].inputs:
+            if source not in seen:
+                seen.add(source)
+                work.append(source)
+    return seen
+
+
+def is_hard(node: Node, live: set[str], functions: Mapping[str, object]) -> bool:
+    """See the module's docstring. ``live``: the result of `data_live`."""
+    if node.op == "Assert" or node.op in CONTROL_FLOW or has_effect(node.op, functions):
+        return True
+    return node.op not in CANNOT_FAIL and node.name not in live
+
+
+def nearest_hard(graph: Graph, order: Sequence[Node], outputs: Iterable[str], targets: Iterable[str]) -> dict[str, frozenset[str]]:
+    """For each live node the hard nodes that a control edge from it stands for (itself if it is hard)."""
+    live = data_live(graph, outputs, targets)
+    functions = {f.signature.name: f for f in graph.graph_def.library.function}
+    empty: frozenset[str] = frozenset()
+    found: dict[str, frozenset[str]] = {}
+    for node in order:
+        if is_hard(node, live, functions):
+            found[node.name] = frozenset((node.name,))
+            continue
+        parts = {found.get(n, empty) for n, _ in node.inputs}
+        parts.update(found.get(n, empty) for n in node.controls)
+        parts.discard(empty)
+        if not parts:
+            found[node.name] = empty
+        elif len(parts) == 1:
+            found[node.name] = next(iter(parts))
+        else:
+            union = frozenset().union(*parts)
+            found[node.name] = union if len(union) <= _MAX_SET else frozenset((node.name,))
+    return found
