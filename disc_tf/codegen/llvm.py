@@ -17,6 +17,7 @@ guard: shifts by the width or more, division by zero, out-of-range float-to-int 
 
 from __future__ import annotations
 
+import re
 from typing import Callable, Mapping, Sequence
 
 from disc_tf.codegen.llvm_types import (
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 Operand = V | int | float | bool
+
+_NAMES = re.compile(r"%[\w.]+")
 
 # Intrinsics that are known to be expanded inline on every supported CPU target, for every width and element type.
 # Anything that may become a libm call (exp, sin, fma without FMA, ...) must not be here.
@@ -61,11 +64,17 @@ class FnBuilder:
         fma: whether the target has fused multiply-add (`fma` falls back to mul+add without).
         noalias: names of pointer parameters that alias nothing else.
         attrs: extra function attributes, e.g. `CpuTarget.fn_attrs` or `noinline`.
+        hoist: move pure instructions out of the loops that they do not depend on (see `_pure`). Off by default:
+            micro-kernels place every instruction themselves.
+        f16c: whether half <-> float conversions are instructions (default: as `fma`, they came together).
     """
 
     def __init__(self, name: str, params: Sequence[tuple[str, Ty]], ret: Ty = VOID, *, linkage: str = "",
-                 fma: bool = True, noalias: Sequence[str] = (), attrs: str = "") -> None:
+                 fma: bool = True, noalias: Sequence[str] = (), attrs: str = "",
+                 hoist: bool = False, f16c: bool | None = None) -> None:
         self.name = name
+        self.has_f16c = fma if f16c is None else f16c
+        self._hoist = hoist
         self.ret_ty = ret
         self.has_fma = fma
         self.declarations: dict[str, str] = {}  # symbol -> declare line
@@ -73,12 +82,14 @@ class FnBuilder:
         spelled = ", ".join(f"{ty.text}{' noalias' if n in noalias else ''} %{n}" for n, ty in params)
         linkage = linkage + " " if linkage else ""
         self._head = f"define {linkage}{ret.text} @{name}({spelled}) nounwind {attrs} {{"
-        self._lines: list[str] = []
+        self._lines: list[str | list[str]] = []  # a list is a loop's preheader, filled while its body is emitted
         self._allocas: list[str] = []
         self._next = 0
         self._block = "entry"
         self._open = True
-        self._scopes: list[dict[str, V]] = [{}]
+        self._scopes: list[dict[object, V]] = [{}]
+        self._preheaders: list[list[str] | None] = [None]  # per scope: where its loop takes hoisted code
+        self._depth: dict[str, int] = {}  # value -> scope that it is defined in; absent: the outermost
 
     # -- plumbing ---------------------------------------------------------------------------------------------
 
@@ -94,16 +105,69 @@ class FnBuilder:
         """An instruction with a result and no reuse."""
         name = self._fresh()
         self._lines.append(f"  {name} = {rhs}")
+        if self._hoist:
+            self._depth[name] = len(self._scopes) - 1
         return V(name, ty)
 
-    def _pure(self, ty: Ty, rhs: str) -> V:
-        """An instruction without effects: reused when a dominating block already has it."""
+    def _pure(self, ty: Ty, rhs: str, *, speculate: bool = True) -> V:
+        """An instruction without effects: reused when a dominating block already has it.
+
+        With `hoist` it goes to the preheader of the outermost loop that none of its operands depends on. Preheaders
+        run only when their loop does, so that loads may go there too; only what cannot trap (`speculate`) may leave
+        a branch.
+        """
         for scope in reversed(self._scopes):
             hit = scope.get(rhs)
             if hit is not None:
                 return hit
-        value = self._scopes[-1][rhs] = self._emit(ty, rhs)
+        if not self._hoist or len(self._scopes) == 1:
+            value = self._scopes[-1][rhs] = self._emit(ty, rhs)
+            return value
+        needed = max((self._depth.get(n, 0) for n in _NAMES.findall(rhs)), default=0)
+        home = None
+        for level in range(len(self._scopes) - 1, needed, -1):
+            if self._preheaders[level] is not None:
+                home = level
+            elif not speculate:
+                break
+        if home is None:
+            value = self._scopes[-1][rhs] = self._emit(ty, rhs)
+            return value
+        name = self._fresh()
+        self._preheaders[home].append(f"  {name} = {rhs}")
+        self._depth[name] = home - 1
+        value = self._scopes[home - 1][rhs] = V(name, ty)
         return value
+
+    def remember(self, key: object, value: V) -> V:
+        """Note `value` under `key` (not a str) for as long as the current block dominates. Returns the value."""
+        self._scopes[-1][key] = value
+        return value
+
+    def recall(self, key: object) -> V | None:
+        """What `remember` noted under `key` in this or a dominating block."""
+        for scope in reversed(self._scopes):
+            hit = scope.get(key)
+            if hit is not None:
+                return hit
+        return None
+
+    def in_entry(self, ty: Ty, rhs: str) -> V:
+        """A pure instruction over parameters (and other entry values), placed in the entry block."""
+        hit = self._scopes[0].get(rhs)
+        if hit is None:
+            name = self._fresh()
+            self._allocas.append(f"  {name} = {rhs}")
+            hit = self._scopes[0][rhs] = V(name, ty)
+        return hit
+
+    def _push(self, preheader: list[str] | None = None) -> None:
+        self._scopes.append({})
+        self._preheaders.append(preheader)
+
+    def _pop(self) -> None:
+        self._scopes.pop()
+        self._preheaders.pop()
 
     def _effect(self, text: str) -> None:
         self._lines.append("  " + text)
@@ -145,7 +209,13 @@ class FnBuilder:
         """The function's definition."""
         if self._open:
             raise ValueError(f"function {self.name} does not end in a terminator: call ret()")
-        return "\n".join([self._head, "entry:", *self._allocas, *self._lines, "}", ""])
+        lines: list[str] = []
+        for line in self._lines:
+            if isinstance(line, str):
+                lines.append(line)
+            else:
+                lines.extend(line)
+        return "\n".join([self._head, "entry:", *self._allocas, *lines, "}", ""])
 
     # -- integer arithmetic -----------------------------------------------------------------------------------
 
@@ -216,6 +286,9 @@ class FnBuilder:
             power = int(y.const).bit_length() - 1
             if 1 << power == y.const:
                 return self.lshr(x, power) if op == "udiv" else self.and_(x, int(y.const) - 1)
+        if y.const is None or y.const in (0, -1):
+            x, y = self._pair(x, y)
+            return self._pure(x.ty, f"{op} {x.ty.text} {x.name}, {y.name}", speculate=False)
         return self._int_bin(op, x, y)
 
     def sdiv(self, x: Operand, y: Operand) -> V:
@@ -416,18 +489,20 @@ class FnBuilder:
         """
         text = f"load {ty.text}, ptr {p.name}, align {align or ty.bytes}"
         if invariant:
-            return self._pure(ty, text)
+            return self._pure(ty, text, speculate=False)
         return self._emit(ty, text)
 
     def store(self, value: V, p: V, align: int | None = None) -> None:
         self._effect(f"store {value.ty.text} {value.name}, ptr {p.name}, align {align or value.ty.bytes}")
 
-    def masked_load(self, ty: Ty, p: V, mask: V, passthru: V | None = None, align: int | None = None) -> V:
-        """Lanes whose mask is false read nothing and give `passthru` (default 0)."""
+    def masked_load(self, ty: Ty, p: V, mask: V, passthru: V | None = None, align: int | None = None,
+                    *, invariant: bool = False) -> V:
+        """Lanes whose mask is false read nothing and give `passthru` (default 0). `invariant` as in `load`."""
         passthru = passthru or const(0, ty)
         name = f"llvm.masked.load.{ty.suffix}.p0"
         self._declare(name, f"declare {ty.text} @{name}(ptr, i32, {mask.ty.text}, {ty.text})")
-        return self._emit(ty, f"call {ty.text} @{name}(ptr {p.name}, i32 {align or ty.bytes}, {mask!r}, {passthru!r})")
+        text = f"call {ty.text} @{name}(ptr {p.name}, i32 {align or ty.bytes}, {mask!r}, {passthru!r})"
+        return self._pure(ty, text, speculate=False) if invariant else self._emit(ty, text)
 
     def masked_store(self, value: V, p: V, mask: V, align: int | None = None) -> None:
         ty = value.ty
@@ -435,18 +510,20 @@ class FnBuilder:
         self._declare(name, f"declare void @{name}({ty.text}, ptr, i32, {mask.ty.text})")
         self._effect(f"call void @{name}({value!r}, ptr {p.name}, i32 {align or ty.bytes}, {mask!r})")
 
-    def gather(self, elem: Ty, p: V, index: V, mask: V | None = None, passthru: V | None = None) -> V:
-        """Lane i loads `elem` at p + index[i]; masked-off lanes read nothing."""
+    def gather(self, elem: Ty, p: V, index: V, mask: V | None = None, passthru: V | None = None,
+               *, invariant: bool = False) -> V:
+        """Lane i loads `elem` at p + index[i]; masked-off lanes read nothing. `invariant` as in `load`."""
         lanes = index.ty.lanes
         if lanes == 1:
-            return self.load(elem, self.gep(p, index, elem))
+            return self.load(elem, self.gep(p, index, elem), invariant=invariant)
         ty = vec(elem, lanes)
         mask = mask or const(1, vec(I1, lanes))
         passthru = passthru or const(0, ty)
         ptrs = self.gep(p, index, elem)
         name = f"llvm.masked.gather.{ty.suffix}.v{lanes}p0"
         self._declare(name, f"declare {ty.text} @{name}({ptrs.ty.text}, i32, {mask.ty.text}, {ty.text})")
-        return self._emit(ty, f"call {ty.text} @{name}({ptrs!r}, i32 {elem.bytes}, {mask!r}, {passthru!r})")
+        text = f"call {ty.text} @{name}({ptrs!r}, i32 {elem.bytes}, {mask!r}, {passthru!r})"
+        return self._pure(ty, text, speculate=False) if invariant else self._emit(ty, text)
 
     def scatter(self, value: V, p: V, index: V, mask: V | None = None) -> None:
         """Lane i stores value[i] at p + index[i], in lane order."""
@@ -609,9 +686,9 @@ class FnBuilder:
         Returns the label it leaves from, its results, and whether it reaches the exit at all.
         """
         self._start(label)
-        self._scopes.append({})
+        self._push()
         results = list(body() or [])
-        self._scopes.pop()
+        self._pop()
         reaches = self._open
         last = self._block
         self._branch(exit_label)
@@ -663,16 +740,27 @@ class FnBuilder:
         if known and step.const is not None and lo.const + step.const >= hi.const:
             return list(body(lo, list(inits)) or [])
         head, out = self._label(hint), self._label(hint + ".x")
-        before = self._block
-        if known:
+        before = skipped_from = self._block
+        preheader: list[str] | None = None
+        if self._hoist:
+            if not known:
+                before = self._label(hint + ".ph")
+                self._cond_branch(self.icmp("slt", lo, hi), before, out)
+                self._start(before)
+            preheader = []
+            self._lines.append(preheader)
+            self._branch(head)
+        elif known:
             self._branch(head)
         else:
             self._cond_branch(self.icmp("slt", lo, hi), head, out)
         self._start(head)
-        self._scopes.append({})
+        self._push(preheader)
         slot = len(self._lines)
         i = V(self._fresh(), I64)
         phis = [V(self._fresh(), v.ty) for v in inits]
+        if self._hoist:
+            self._depth.update({v.name: len(self._scopes) - 1 for v in (i, *phis)})
         self._lines.extend([""] * (1 + len(phis)))
         nexts = list(body(i, list(phis)) or [])
         if len(nexts) != len(phis):
@@ -684,12 +772,12 @@ class FnBuilder:
         last = self._block
         again = self._emit(I1, f"icmp slt i64 {after.name}, {hi.name}")
         self._cond_branch(again, head, out)
-        self._scopes.pop()
+        self._pop()
         self._lines[slot] = f"  {i.name} = phi i64 [ {lo.name}, %{before} ], [ {after.name}, %{last} ]"
         for k, (p, v0, v1) in enumerate(zip(phis, inits, nexts)):
             self._lines[slot + 1 + k] = (
                 f"  {p.name} = phi {p.ty.text} [ {v0.name}, %{before} ], [ {v1.name}, %{last} ]")
-        edges = [(last, nexts, True)] if known else [(before, list(inits), True), (last, nexts, True)]
+        edges = [(last, nexts, True)] if known else [(skipped_from, list(inits), True), (last, nexts, True)]
         return self._merge(out, edges)
 
     def while_loop(self, inits: Sequence[V], cond: Callable[[list[V]], V],
@@ -699,24 +787,28 @@ class FnBuilder:
         before = self._block
         self._branch(head)
         self._start(head)
-        self._scopes.append({})
+        self._push()
         slot = len(self._lines)
         phis = [V(self._fresh(), v.ty) for v in inits]
+        if self._hoist:
+            self._depth.update({v.name: len(self._scopes) - 1 for v in phis})
         self._lines.extend([""] * len(phis))
         test = cond(list(phis))
         self._cond_branch(test, inner, out)
         self._start(inner)
-        self._scopes.append({})
+        self._push()
         nexts = list(body(list(phis)))
-        self._scopes.pop()
+        self._pop()
         last = self._block
         self._branch(head)
-        self._scopes.pop()
+        self._pop()
         for k, (p, v0, v1) in enumerate(zip(phis, inits, nexts, strict=True)):
             if p.ty is not v1.ty:
                 raise TypeError(f"while in {self.name}: carried {p.ty} becomes {v1.ty}")
             self._lines[slot + k] = f"  {p.name} = phi {p.ty.text} [ {v0.name}, %{before} ], [ {v1.name}, %{last} ]"
         self._start(out)
+        if self._hoist:  # the header dominates the exit: the phis are values of the scope around the loop
+            self._depth.update({v.name: len(self._scopes) - 1 for v in phis})
         return phis
 
     def switch(self, value: V, cases: Mapping[int, Callable[[], Sequence[V] | None]],
