@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from disc_tf.ir.builder import Builder
-from disc_tf.ir.core import Block, Op, Value
+from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, DimLike, bcast, sym
 from disc_tf.ir.shape_env import ShapeEnv
-from disc_tf.ir.types import DType, TensorType
+from disc_tf.ir.types import DType
 from disc_tf.lowering.errors import Status, Unsupported
 
 #: integer tensors up to this many elements are followed element by element
@@ -98,17 +98,17 @@ class LoweringContext:
 
     def const(self, value: object, dtype: DType | None = None) -> Value:
         """A constant op from anything numpy takes (rank kept)."""
-        return self.b.constant(np.asarray(value, dtype.np if dtype is not None else None))
+        return self.b.constant(np.asarray(value), dtype)
 
-    def scalar(self, value: float | int | bool, dtype: DType) -> Value:
+    def scalar(self, value: float | bool, dtype: DType) -> Value:
         """A rank-0 constant."""
-        return self.b.constant(np.asarray(value, dtype.np))
+        return self.b.constant(value, dtype)
 
-    def splat(self, value: float | int | bool, like: Value) -> Value:
+    def splat(self, value: float | bool, like: Value) -> Value:
         """``value`` in the dtype and shape of ``like``."""
         return self.broadcast_to(self.scalar(value, like.dtype), like.dims)
 
-    def full(self, value: float | int | bool, dtype: DType, dims: Sequence[Dim]) -> Value:
+    def full(self, value: float | bool, dtype: DType, dims: Sequence[Dim]) -> Value:
         """``value`` in the given dtype and dims."""
         return self.broadcast_to(self.scalar(value, dtype), dims)
 
@@ -286,14 +286,7 @@ class LoweringContext:
 
     def reduce(self, x: Value, axes: Iterable[int], kind: str, init: Value | None = None) -> Value:
         """Reduce ``x`` over ``axes`` with a monoid: ``add multiply maximum minimum and or``; ``init`` defaults to its identity."""
-        axes = sorted(set(axes))
-        if init is None:
-            init = self.scalar(identity_of(kind, x.dtype), x.dtype)
-        scalar = TensorType.of(x.dtype)
-        region = Block([scalar, scalar], ["acc", "x"])
-        combine = region.append(Op(kind, region.params, [scalar]))
-        region.append(Op("return", [combine.result]))
-        return self.b.reduce([x], [init], axes, region)[0]
+        return self.b.reduce(x, sorted(set(axes)), kind, init)
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:
@@ -310,24 +303,3 @@ class LoweringContext:
 
 def _shape_text(dims: Sequence[Dim]) -> str:
     return f"[{','.join(map(str, dims))}]"
-
-
-def identity_of(kind: str, dtype: DType) -> float | int | bool:
-    """The identity of a monoid in a dtype: the reduction of nothing."""
-    if kind == "add":
-        return 0
-    if kind == "multiply":
-        return 1
-    if kind in ("and", "or"):
-        if dtype.is_bool:
-            return kind == "and"
-        return 0 if kind == "or" else (-1 if dtype.kind == "i" else int(np.iinfo(dtype.np).max))
-    if kind in ("maximum", "minimum"):
-        low = kind == "maximum"
-        if dtype.is_float:
-            return -np.inf if low else np.inf
-        if dtype.is_bool:
-            return not low
-        info = np.iinfo(dtype.np)
-        return int(info.min if low else info.max)
-    raise ValueError(f"no identity for {kind!r}")

@@ -18,16 +18,20 @@ TensorRef = tuple[str, int]
 OnUnsupported = Callable[[NodeView, "list[Value | None]", Unsupported], Sequence["Value | None"]]
 
 
-def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value]) -> list[Value]:
-    """Lower one node; returns its results. ``Unsupported`` names the node, and nothing of a failed try stays in the block."""
+def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value | None]) -> list[Value]:
+    """Lower one node; returns its results. ``Unsupported`` names the node, and nothing of a failed try stays in the block.
+
+    An operand may be None (it has no compiled value) only where the rule says that it does not need it.
+    """
     block = ctx.b.block
     mark, token, requests = len(block.ops), ctx.token, len(ctx.requests)
     checked = set(ctx._checked)
     try:
         with ctx.at(node.name):
             rule = rule_for(node.op)
+            _require_operands(node, args, rule.optional_from)
             rule.check(ctx, node, args)
-            folded = try_fold(ctx, node, args)
+            folded = try_fold(ctx, node, [a for a in args if a is not None])
             out = rule.fn(ctx, node, *args) if folded is None else folded
     except Exception as e:
         for op in reversed(block.ops[mark:]):
@@ -37,6 +41,14 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value]) -> l
         del ctx.requests[requests:]
         raise _as_unsupported(e, node) from e
     return [out] if isinstance(out, Value) else list(out)
+
+
+def _require_operands(node: NodeView, args: Sequence[Value | None], optional_from: int | None) -> None:
+    needed = len(args) if optional_from is None else optional_from
+    for i, a in enumerate(args[:needed]):
+        if a is None:
+            name, port = node.inputs[i] if i < len(node.inputs) else ("?", i)
+            raise Unsupported("RANK", f"input {name}:{port} has no compiled value")
 
 
 def _as_unsupported(e: Exception, node: NodeView) -> Unsupported:
@@ -65,10 +77,7 @@ def lower_nodes(
             continue
         args = [env.get(ref) for ref in node.inputs]
         try:
-            if any(a is None for a in args):
-                missing = next(f"{n}:{p}" for (n, p), a in zip(node.inputs, args, strict=True) if a is None)
-                raise Unsupported("RANK", f"input {missing} has no compiled value", node.name, node.op)
-            results: Sequence[Value | None] = lower_node(ctx, node, [a for a in args if a is not None])
+            results: Sequence[Value | None] = lower_node(ctx, node, args)
         except Unsupported as e:
             if on_unsupported is None:
                 raise

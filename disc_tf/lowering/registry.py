@@ -31,7 +31,8 @@ class Rule:
 
     ``dtypes``: type attribute -> element types taken (an attribute not named is not checked here). ``constants``: operand positions
     (negative from the end) whose content must be known at compile time, numerically or symbolically. ``limits``: one line for
-    the docs. ``tested``: attribute values and shapes outside ``limits`` raise ``Unsupported`` from the rule itself.
+    the docs; what lies outside raises ``Unsupported`` from the rule itself. ``optional_from``: operands from this position on
+    may be None (not compiled: strings that an Assert would print).
     """
 
     op: str
@@ -40,8 +41,9 @@ class Rule:
     constants: tuple[int, ...]
     limits: str
     family: str
+    optional_from: int | None = None
 
-    def check(self, ctx: LoweringContext, node: NodeView, args: Sequence[Value]) -> None:
+    def check(self, ctx: LoweringContext, node: NodeView, args: Sequence[Value | None]) -> None:
         """Raise ``Unsupported`` if dtypes or non-constant operands are not accepted."""
         for name, accepted in self.dtypes.items():
             if not node.has(name):
@@ -51,7 +53,8 @@ class Rule:
                 raise Unsupported("DTYPE", f"{node.op} with {name}={found}")
         for position in self.constants:
             at = position if position >= 0 else len(args) + position
-            if at < len(args) and ctx.constant(args[at]) is None and ctx.dims_of(args[at]) is None:
+            arg = args[at] if at < len(args) else None
+            if arg is not None and ctx.constant(arg) is None and ctx.dims_of(arg) is None:
                 raise Unsupported("NOT_CONSTANT", f"operand {at} of {node.op} is not known at compile time")
 
 
@@ -64,6 +67,7 @@ def lowering(
     dtypes: Mapping[str, Collection[DType]] | Collection[DType] = (),
     constants: Sequence[int] = (),
     limits: str = "",
+    optional_from: int | None = None,
 ) -> Callable[[RuleFn], RuleFn]:
     """Register ``rule(ctx, node, *args) -> Value | Sequence[Value]`` for TF op types.
 
@@ -77,7 +81,7 @@ def lowering(
         for op in ops:
             if op in RULES:
                 raise ValueError(f"two lowering rules for {op}: {RULES[op].family} and {family}")
-            RULES[op] = Rule(op, fn, frozen, tuple(constants), limits, family)
+            RULES[op] = Rule(op, fn, frozen, tuple(constants), limits, family, optional_from)
         return fn
 
     return register

@@ -1,0 +1,89 @@
+"""FusedBatchNorm (V1-V3) and grappler's _FusedBatchNormEx, inference only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from disc_tf.ir.core import Value
+from disc_tf.ir.types import DType
+from disc_tf.lowering.activations import fused_activation
+from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.matmul import along
+from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.numerics import convert
+from disc_tf.lowering.registry import FLOATS, lowering
+
+_CHANNEL_LAST = ("NHWC", "NDHWC")
+_CHANNEL_FIRST = ("NCHW", "NCDHW")
+
+
+def _normalise(
+    ctx: LoweringContext, node: NodeView, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
+) -> Value:
+    """``(x - mean) * (rsqrt(variance + epsilon) * scale) + offset`` in the type of ``scale``."""
+    if node.attr("is_training", True):
+        raise Unsupported("ATTR", "is_training=true (a training graph)")
+    layout = node.attr("data_format", "NHWC")
+    if layout not in (*_CHANNEL_LAST, *_CHANNEL_FIRST):
+        raise Unsupported("ATTR", f"data_format={layout!r}")
+    if x.rank != len(layout):
+        raise Unsupported("INVALID", f"input must be {len(layout)}-dimensional: {x.type}")
+    axis = 1 if layout in _CHANNEL_FIRST else x.rank - 1
+    for name, v in (("scale", scale), ("offset", offset), ("mean", mean), ("variance", variance)):
+        if v.rank != 1:
+            raise Unsupported("INVALID", f"{name} must be 1-dimensional: {v.type}")
+        ctx.check_dims_eq(v.dims[0], x.dims[axis], message=f"{name} must have the same number of elements as the channels of x")
+    channels = scale.dims
+    offset, mean, variance = (ctx.cast_dims(v, channels) for v in (offset, mean, variance))
+    epsilon = ctx.splat(float(node.attr("epsilon", 0.0001)), variance)
+    factor = ctx.b.multiply(ctx.b.rsqrt(ctx.b.add(variance, epsilon)), scale)
+    wide = convert(ctx, x, scale.dtype)
+    centered = ctx.b.subtract(wide, along(ctx, mean, wide, axis))
+    return ctx.b.add(ctx.b.multiply(centered, along(ctx, factor, wide, axis)), along(ctx, offset, wide, axis))
+
+
+def _statistics(ctx: LoweringContext, x: Value, mean: Value, variance: Value) -> list[Value]:
+    """Outputs 1-4 at inference: the given statistics, NaN if ``x`` is empty. (TF leaves 3 and 4 without content.)"""
+    low, _ = ctx.env.bounds(ctx.num_elements(x))
+    if low is None or low < 1:
+        empty = ctx.b.compare(ctx.dim(ctx.num_elements(x)), 0, "EQ")
+        first = [ctx.b.select(empty, ctx.splat(np.nan, v), v) for v in (mean, variance)]
+    else:
+        first = [mean, variance]
+    return [*first, mean, variance]
+
+
+@lowering("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", dtypes={"T": FLOATS, "U": FLOATS}, limits="inference")
+def fused_batch_norm(
+    ctx: LoweringContext, node: NodeView, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
+) -> list[Value]:
+    """Layouts NHWC, NCHW, NDHWC, NCDHW."""
+    y = convert(ctx, _normalise(ctx, node, x, scale, offset, mean, variance), x.dtype)
+    out = [y, *_statistics(ctx, x, mean, variance)]
+    if node.op == "FusedBatchNormV3":
+        out.append(ctx.scalar(0.0, scale.dtype))
+    return out
+
+
+@lowering("_FusedBatchNormEx", dtypes={"T": FLOATS, "U": FLOATS}, limits="inference; Identity or Relu")
+def fused_batch_norm_ex(
+    ctx: LoweringContext,
+    node: NodeView,
+    x: Value,
+    scale: Value,
+    offset: Value,
+    mean: Value,
+    variance: Value,
+    *side: Value,
+) -> list[Value]:
+    """Batch norm, plus a side input, then an activation."""
+    y = _normalise(ctx, node, x, scale, offset, mean, variance)
+    for s in side:
+        ctx.require_same_shape(s, x, "side input must have the shape of x")
+        y = ctx.b.add(y, ctx.cast_dims(convert(ctx, s, y.dtype), y.dims))
+    mode = node.attr("activation_mode", "Identity")
+    if mode != "Identity":
+        y = fused_activation(ctx, node, mode, y)
+    statistics = _statistics(ctx, x, mean, variance)
+    return [convert(ctx, y, x.dtype), *statistics, ctx.scalar(0.0, scale.dtype if scale.dtype.is_float else DType.F32)]
