@@ -72,6 +72,7 @@ class RunEmitter:
         self.b = FnBuilder(name, params, I32, linkage="internal", attrs=attrs)
         self.ctx, self.api = self.b.params[:2]
         self.symbols: dict[str, V] = {}
+        self.inputs: dict[int, tuple[V, V]] = {}
         self.dims = DimEmitter(self.b, self.symbols)
 
     def call(self, name: str, ret: Ty, *args: V) -> V:
@@ -103,15 +104,17 @@ class RunEmitter:
 
     def input(self, index: int) -> tuple[V, V]:
         """(data, dims) pointers of input ``index``."""
-        b = self.b
-        ref = self.require_ptr(self.call("recv_input", PTR, b.const(index, I32)))
-        return b.load(PTR, ref), b.load(PTR, b.gep(ref, 16, I8))
+        if index not in self.inputs:
+            b = self.b
+            ref = self.require_ptr(self.call("recv_input", PTR, b.const(index, I32)))
+            self.inputs[index] = (b.load(PTR, ref), b.load(PTR, b.gep(ref, 16, I8)))
+        return self.inputs[index]
 
     def bind_argument(self, value: Value, dims: V) -> None:
         """Bind the symbols that the argument's dims are (each a plain symbol; compound dims are checked elsewhere)."""
         for axis, d in enumerate(value.dims):
             if d.symbol and d.symbol not in self.symbols:
-                self.symbols[d.symbol] = self.b.load(I64, self.b.gep(dims, axis, I64))
+                self.symbols[d.symbol] = self.b.load(I64, self.b.gep(dims, axis, I64), invariant=True)
 
     def i64_array(self, array: V, values: Sequence[V]) -> V:
         for i, v in enumerate(values):
@@ -135,7 +138,7 @@ def emit_signature(
         seen.append((value, index, dims))
     for value, index, dims in seen:
         for axis, d in enumerate(value.dims):
-            actual = b.load(I64, b.gep(dims, axis, I64))
+            actual = b.load(I64, b.gep(dims, axis, I64), invariant=True)
             expected = run.dims.i64(d)
             if expected.name == actual.name:
                 continue
