@@ -149,3 +149,18 @@ def check_size(ctx: LoweringContext, sizes: Sequence[Dim], message: str) -> None
     """Require every size to be non-negative."""
     for s in sizes:
         ctx.check_dim_cond(s, "GE", 0, message=message)
+
+
+def require_broadcastable(ctx: LoweringContext, dims: Sequence[Dim], target: Sequence[Dim], message: str) -> None:
+    """Require each of ``dims`` to be 1 or equal to the dim of ``target`` at its place."""
+    for d, r in zip(dims, target, strict=True):
+        if d == 1 or ctx.env.is_equal(d, r) is True:
+            continue
+        if ctx.env.is_equal(d, 1) is False:
+            ctx.check_dims_eq(d, r, message=message)
+            continue
+        if ctx.env.is_equal(d, r) is False:
+            ctx.check_dims_eq(d, 1, message=message)
+            continue
+        same, one = (ctx.b.compare(ctx.dim(d), ctx.dim(x), "EQ") for x in (r, 1))
+        ctx.check(ctx.b.or_(same, one), message=message)

@@ -1,0 +1,44 @@
+"""Cumsum, Cumprod, TopK."""
+
+from __future__ import annotations
+
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import DType
+from disc_tf.lowering.content import constant_int, scalar_dim
+from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.registry import NUMBERS, lowering
+from disc_tf.lowering.shapes import invalid, normal_axis
+
+
+@lowering("Cumsum", "Cumprod", dtypes=NUMBERS, limits="the axis is constant")
+def cumulative(ctx: LoweringContext, node: NodeView, x: Value, axis: Value) -> Value:
+    """Running sum or product; ``exclusive`` starts from the identity, ``reverse`` runs from the end."""
+    at = constant_int(ctx, axis, f"the axis of {node.op}")
+    at = normal_axis(at, x.rank, f"ScanOp: Expected scan axis in the range [{-x.rank}, {x.rank}), but got {at}")
+    kind = "add" if node.op == "Cumsum" else "mul"
+    return ctx.b.scan(x, at, kind, bool(node.attr("reverse", False)), bool(node.attr("exclusive", False)))
+
+
+@lowering("TopKV2", dtypes=NUMBERS)
+def topk_v2(ctx: LoweringContext, node: NodeView, x: Value, k: Value) -> list[Value]:
+    """The ``k`` greatest of the last axis in descending order (also where ``sorted`` is false) and their indices; ties by lower
+    index."""
+    return _topk(ctx, x, scalar_dim(ctx, k, "k of TopKV2"), node.dtype("index_type", DType.I32))
+
+
+@lowering("TopK", dtypes=NUMBERS)
+def topk_v1(ctx: LoweringContext, node: NodeView, x: Value) -> list[Value]:
+    """TopKV2 with ``k`` as an attribute."""
+    return _topk(ctx, x, Dim.of(int(node.attr("k"))), DType.I32)
+
+
+def _topk(ctx: LoweringContext, x: Value, k: Dim, index_type: DType) -> list[Value]:
+    if not x.rank:
+        raise invalid("input must be >= 1-D, got shape []")
+    columns = x.dims[-1]
+    ctx.check_dim_cond(k, "GE", 0, message=f"Need k >= 0, got {k}")
+    ctx.check_dim_cond(k, "LE", columns, message=f"input must have at least k columns. Had {columns}, needed {k}")
+    values, indices = ctx.b.topk(x, k)
+    return [values, ctx.b.convert(indices, index_type)]
