@@ -24,17 +24,20 @@ class Region:
     ops: only computation, in order: elementwise ops and ``reduce``. Each yields one value per point of the space, or one
     per row where ``level[value] == "row"`` (results of a reduce and whatever is computed from row values alone).
     reads: values that are not computed here -> where they lie, a `View` whose axes are those of ``space`` (stride 0 where the
-    value does not depend on an axis). ``View.source`` is an input of the fusion or the result of an inlined splat constant.
+    value does not depend on an axis). ``View.source`` is an input of the fusion.
     iotas: values that are an affine function of the indices: a `View` without source; its "address" is the value.
     gathers: values that are rows of a table picked by an index (see `GatherRead`).
+    scalars: rank-0 ops in order (splat constants, ``disc.dim``, arithmetic on these) whose results are the same at every point.
     alias: values that are others under another shape (reshape, transpose, broadcast of a row value) -> the computed value, the
-    read, or the seed (the gemm's or attention's product) that they equal point by point. Never chains: resolve once.
+    read, the scalar, or the seed (the gemm's or attention's product) that they equal point by point. Never chains: resolve once.
+    A splat constant of rank > 0 is a scalar too (its one content).
     writes: outputs with the place of each point (``View.source`` is the output itself, row-major).
     """
 
     space: tuple[Dim, ...]
     inner: int = 0
     ops: list[Op] = dataclasses.field(default_factory=list)
+    scalars: list[Op] = dataclasses.field(default_factory=list)
     level: dict[Value, str] = dataclasses.field(default_factory=dict)
     reads: dict[Value, View] = dataclasses.field(default_factory=dict)
     iotas: dict[Value, View] = dataclasses.field(default_factory=dict)
@@ -52,13 +55,14 @@ class GatherRead:
     """``table[clamp(index), ...]``: one row of a table per value of the index (an embedding lookup).
 
     table: a view over (rows, then the space's axes; stride 0 for axes that only pick the row), so its axes number one more than
-    the space's. index: a view of the index values over the space's axes. limit: number of rows; StableHLO clamps the
-    index to ``[0, limit - 1]`` (an earlier check has raised where TF raises). op: the gather.
+    the space's. index: the value that holds the row numbers: resolve it in the region as any operand (row level, integer). limit: number
+    of rows; StableHLO clamps the index to ``[0, limit - 1]`` (an earlier check has raised where TF raises). op: the gather, which also
+    stands in ``Region.ops``.
     """
 
     op: Op
     table: View
-    index: View
+    index: Value
     limit: Dim
 
 

@@ -76,7 +76,9 @@ class View:
         return dataclasses.replace(self, axes=tuple(axes))
 
     def reshape(self, dims: Sequence[Dim], env: ShapeEnv) -> View | None:
-        """The view under another shape of the same element count, or None where that is not affine."""
+        """The view under another shape of the same element count (the caller's promise), or None where that is not affine."""
+        if self.is_contiguous(env):
+            return dataclasses.replace(self, axes=row_major(None, dims).axes)
         axes = _reshape_axes(list(self.axes), list(dims), env)
         return None if axes is None else dataclasses.replace(self, axes=tuple(axes))
 

@@ -1,0 +1,335 @@
+"""The fusion plan: function "main" as an ordered list of kernels, views, constants and host code.
+
+Order of claims: attention, then dots with their epilogues, then rows (stitch), then general reductions with their producers, then
+loops; what is left are library calls, views and host code. Every merge keeps the groups convex (`ClusterGraph`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from disc_tf.fusion.access import EXPENSIVE, INDEX_OPS, Access, is_pointwise
+from disc_tf.fusion.groups import MAX_OPS, Group, Grouping
+from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention, settle_dots
+from disc_tf.fusion.region import RegionBuilder
+from disc_tf.fusion.stitch import is_row_reduce, rows_group
+from disc_tf.fusion.types import Fusion, Plan
+from disc_tf.fusion.views import VIEW_OPS, View
+from disc_tf.ir.core import Function, Op, Value
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import TensorType
+from disc_tf.passes.placement import EFFECTS
+
+#: ops that a loop kernel carries out
+_LOOP_OPS = INDEX_OPS | VIEW_OPS
+
+
+def make_plan(fn: Function, ctx: object = None) -> Plan:
+    """Group the ops of ``fn`` (see the module's docstring). The function itself is not changed."""
+    access = Access(fn)
+    access.warm()
+    settle_dots(access)
+    _settle_borders(access)
+    grouping = Grouping(access)
+    nodes = grouping.nodes
+    for op in nodes:
+        if op.name == "dot_general" and grouping.is_free(op):
+            match = match_attention(access, op)
+            if match is not None:
+                attention_group(grouping, match)
+    for op in nodes:
+        if op.name == "dot_general" and grouping.is_free(op):
+            gemm_group(grouping, op)
+    for op in nodes:
+        if grouping.is_free(op) and is_row_reduce(op, access):
+            rows_group(grouping, op)
+    for op in nodes:
+        if grouping.is_free(op) and op.name == "reduce":
+            _reduce_group(grouping, op)
+    _loops(grouping)
+    for op in nodes:
+        if op not in grouping.group_of:
+            grouping.start(_rest_kind(op, access), op)
+    return Plan(fn, _schedule(grouping))
+
+
+def _rest_kind(op: Op, access: Access) -> str:
+    if op in access.host:
+        return "host"
+    if op.name == "constant":
+        return "constant"
+    return "library"
+
+
+def _settle_borders(access: Access) -> None:
+    """Values that must lie in a buffer of their own: results of the function, operands of library calls and of regions."""
+    for op in access.fn.body.ops:
+        if op.name == "return" or _is_library(op):
+            for v in access.values_read(op):
+                if isinstance(v.type, TensorType):
+                    access.materialise(v)
+        elif op.name in EFFECTS:
+            for v in op.operands:
+                if v.op is not None and v.op not in access.host and isinstance(v.type, TensorType):
+                    access.materialise(v)
+
+
+def _is_library(op: Op) -> bool:
+    return not (
+        is_pointwise(op)
+        or op.name in _LOOP_OPS
+        or op.name in EFFECTS
+        or op.name in ("constant", "disc.dim", "dot_general", "reduce", "return")
+    )
+
+
+# ---- general reductions -----------------------------------------------------------------------------------------
+
+
+def _reduce_group(grouping: Grouping, reduce: Op) -> Group:
+    """A reduce that is not over rows, with the elementwise producers that only it needs."""
+    reduced = set(reduce.attrs["dimensions"])
+    dims = reduce.operands[0].dims
+    group = grouping.start(
+        "reduce",
+        reduce,
+        reduce=reduce,
+        outer=tuple(d for i, d in enumerate(dims) if i not in reduced),
+        inner=tuple(d for i, d in enumerate(dims) if i in reduced),
+    )
+    stack = [reduce]
+    while stack:
+        op = stack.pop()
+        for v in op.operands:
+            for p in sorted(grouping.sources(v), key=grouping.index.__getitem__):
+                fits = is_pointwise(p) or p.name in ("gather", "concatenate", "pad")
+                if not fits or not grouping.access.same_count(p.result.dims, dims):
+                    continue
+                if all(c in group.ops for c in grouping.consumers(p)) and not _returned(grouping, p) and grouping.merge(group, p):
+                    stack.append(p)
+    return group
+
+
+def _returned(grouping: Grouping, op: Op) -> bool:
+    return any(user.name == "return" for r in op.results for user in r.users())
+
+
+# ---- loops --------------------------------------------------------------------------------------------------------
+
+
+def _is_loop(op: Op) -> bool:
+    return len(op.results) == 1 and (is_pointwise(op) or op.name in _LOOP_OPS)
+
+
+def _loops(grouping: Grouping) -> None:
+    """Vertical fusion in program order, then joining loops over equally many elements that read the same values."""
+    access = grouping.access
+    for op in grouping.nodes:
+        if not grouping.is_free(op) or not _is_loop(op):
+            continue
+        view = access.view(op.operands[0]) if op.name == "reshape" and op.operands else None
+        if view is not None and view.is_contiguous(access.env) and view.source is not None:
+            grouping.start("view", op, view=view)
+            continue
+        group = _join_producers(grouping, op) or grouping.start("loop", op)
+        group.attrs.setdefault("space", op.result.dims)
+        # Further producers may now be merged group by group.
+        for v in op.operands:
+            for p in grouping.sources(v):
+                other = grouping.group_of.get(p)
+                if other is not None and other is not group and other.kind == "loop" and _may_inline(grouping, p, op):
+                    _merge_groups(grouping, group, other)
+    _join_siblings(grouping)
+
+
+def _join_producers(grouping: Grouping, op: Op) -> Group | None:
+    for v in op.operands:
+        for p in sorted(grouping.sources(v), key=grouping.index.__getitem__, reverse=True):
+            group = grouping.group_of.get(p)
+            if group is not None and group.kind == "loop" and _may_inline(grouping, p, op) and grouping.merge(group, op):
+                if group.attrs["space"] != op.result.dims and not grouping.access.same_count(group.attrs["space"], op.result.dims):
+                    group.attrs["space"] = op.result.dims
+                return group
+    return None
+
+
+def _may_inline(grouping: Grouping, producer: Op, consumer: Op) -> bool:
+    """Whether a loop may compute ``producer`` where ``consumer`` reads it, without computing anything dear twice.
+
+    Same element count: once per element (a permuted read only if nobody else needs the producer). Concatenations and paddings read each
+    element once. A smaller, cheap producer with this one reader may be repeated.
+    """
+    access = grouping.access
+    if len(producer.results) != 1:
+        return False
+    alone = len(grouping.consumers(producer)) == 1 and not _returned(grouping, producer)
+    if access.same_count(producer.result.dims, consumer.result.dims):
+        space = consumer.result.dims
+        builder = RegionBuilder(access, space, 0, [producer.result])
+        if is_pointwise(consumer) and all(builder.reaches(v, "full") or producer not in grouping.sources(v) for v in consumer.operands):
+            return True
+        return alone
+    if not alone or len(grouping.group_of[producer].ops) > 8:
+        return False
+    group = grouping.group_of[producer]
+    if consumer.name in ("concatenate", "pad", "dynamic_slice"):
+        return access.same_count(group.attrs["space"], producer.result.dims)
+    return all(o.name not in EXPENSIVE for o in group.ops) and is_pointwise(consumer)
+
+
+def _merge_groups(grouping: Grouping, a: Group, b: Group) -> bool:
+    if len(a.ops) + len(b.ops) > MAX_OPS:
+        return False
+    if not grouping.graph.try_merge(grouping.index[a.anchor], grouping.index[b.anchor]):
+        return False
+    a.ops |= b.ops
+    for op in b.ops:
+        grouping.group_of[op] = a
+    b.ops = set()
+    grouping.groups.remove(b)
+    return True
+
+
+def _join_siblings(grouping: Grouping) -> None:
+    """Loops over equally many elements that read a common value become one kernel with several outputs."""
+    last: dict[tuple[Dim | None, Value], Group] = {}
+    loops = [g for g in grouping.groups if g.kind == "loop"]
+    for group in loops:
+        if not group.ops:
+            continue
+        count = grouping.access.elements(group.attrs["space"])
+        roots = {grouping.access.root(v) for op in group.ops for v in op.operands}
+        keys = [(count, r) for r in sorted(roots, key=lambda r: r.uid) if r.op is None or r.op in grouping.index]
+        for key in keys:
+            other = last.get(key)
+            if other is not None and other.ops and other is not group and _merge_groups(grouping, group, other):
+                break
+        for key in keys:
+            last[key] = group
+
+
+# ---- the list -----------------------------------------------------------------------------------------------------
+
+
+def _schedule(grouping: Grouping) -> list[Fusion]:
+    """Groups in a topological order: host code as early as it can, else the order of the program."""
+    graph = grouping.graph
+    group_at = {graph.find(grouping.index[g.anchor]): g for g in grouping.groups}
+    roots = graph.clusters()
+    waiting = {c: len(graph.predecessors(c)) for c in roots}
+
+    def key(c: int) -> tuple[int, int]:
+        return (0 if group_at[c].kind in ("host", "constant") else 1, min(graph.members(c)))
+
+    first = {c: key(c) for c in roots}
+    ready = [(*first[c], c) for c in roots if not waiting[c]]
+    heapq.heapify(ready)
+    fusions: list[Fusion] = []
+    while ready:
+        *_, c = heapq.heappop(ready)
+        fusion = _finish(grouping, group_at[c])
+        if fusion.kind == "host" and fusions and fusions[-1].kind == "host":
+            _join_host(fusions[-1], fusion)
+        else:
+            fusions.append(fusion)
+        for s in graph.successors(c):
+            waiting[s] -= 1
+            if not waiting[s]:
+                heapq.heappush(ready, (*first[s], s))
+    return fusions
+
+
+def _join_host(into: Fusion, more: Fusion) -> None:
+    into.ops = list(dict.fromkeys(into.ops + more.ops))
+    made = {r for op in into.ops for r in op.results}
+    into.inputs = [v for v in dict.fromkeys(into.inputs + more.inputs) if v not in made]
+    into.outputs = list(dict.fromkeys(into.outputs + more.outputs))
+
+
+def _finish(grouping: Grouping, group: Group) -> Fusion:
+    """Inlined ops, inputs, outputs and the resolved accesses of a group."""
+    access = grouping.access
+    position = access.position
+    nodes = sorted(group.ops, key=position.__getitem__)
+    inside = set(nodes)
+    inlined: set[Op] = set()
+    for op in nodes:
+        for v in access.values_read(op):
+            inlined.update(access.chain(v))
+    inlined -= inside
+    ops = sorted(inside | inlined, key=position.__getitem__)
+    made = {r for op in ops for r in op.results}
+    inputs = [v for v in dict.fromkeys(v for op in ops for v in access.values_read(op)) if v not in made]
+    outputs = [v for op in nodes for v in grouping.needed(op, inside)]
+    fusion = Fusion(group.kind, ops, [v for v in inputs if isinstance(v.type, TensorType)], outputs, {})
+    _FINISH.get(group.kind, _finish_plain)(grouping, group, fusion, nodes)
+    return fusion
+
+
+def _finish_plain(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    fusion.attrs.update(group.attrs)
+
+
+def _finish_gemm(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    fusion.attrs.update(group.attrs)
+    assert group.region is not None
+    epilogue = [op for op in nodes if op is not group.anchor and op not in grouping.access.material]
+    region = group.region.build(epilogue, fusion.outputs)
+    assert region is not None, "an epilogue op was accepted that does not resolve"
+    fusion.attrs["region"] = region
+
+
+def _finish_attention(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    attrs = group.attrs
+    builder: RegionBuilder = attrs["score_builder"]
+    score = builder.build(attrs["score_ops"], [])
+    assert score is not None and group.region is not None
+    done = RegionBuilder(grouping.access, builder.space, 1, builder.seeds)
+    done.level = dict(score.level)
+    done.bind(score, attrs["probs"])
+    scored = {attrs["qk"], attrs["pv"], *attrs["score_ops"]}
+    epilogue = [op for op in nodes if op not in scored and op not in grouping.access.material]
+    region = group.region.build(epilogue, fusion.outputs)
+    assert region is not None, "an epilogue op was accepted that does not resolve"
+    fusion.attrs.update({k: attrs[k] for k in ("qk", "pv", "q", "k", "v")})
+    fusion.attrs.update(score=score, probs=score.resolve(attrs["probs"]), region=region)
+
+
+def _finish_rows(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    fusion.attrs.update(group.attrs)
+    assert group.region is not None
+    region = group.region.build([op for op in nodes if op not in grouping.access.material], fusion.outputs)
+    if region is not None:
+        fusion.attrs["region"] = region
+
+
+def _finish_loop(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    fusion.attrs.update(group.attrs)
+    if fusion.outputs:
+        fusion.attrs["space"] = fusion.outputs[-1].dims
+    builder = RegionBuilder(grouping.access, fusion.attrs["space"], 0)
+    if all(is_pointwise(op) or op in grouping.access.material and op.name in VIEW_OPS for op in nodes):
+        region = builder.build([op for op in nodes if is_pointwise(op)], fusion.outputs)
+        if region is not None:
+            fusion.attrs["region"] = region
+
+
+def _finish_view(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    view: View = group.attrs["view"]
+    fusion.attrs["view"] = View(view.source, view.offset, view.axes)
+    fusion.inputs = [v for v in fusion.inputs if v is view.source]
+
+
+def _finish_library(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    fusion.attrs["call"] = group.anchor
+
+
+_FINISH = {
+    "gemm": _finish_gemm,
+    "attention": _finish_attention,
+    "rows": _finish_rows,
+    "loop": _finish_loop,
+    "view": _finish_view,
+    "library": _finish_library,
+}
