@@ -155,8 +155,8 @@ def build(lines, params="%x: f32[n,4], %y: f32[n,4], %p: bool[], %i: i64[]"):
         ("return(%x) return(%x)", "only return"),
         ("%t = disc.create_token() : token", "only return"),
         (
-            '%t = disc.create_token() : token %a = disc.check(%p, %t) {code=3, message=""} : token '
-            '%b = disc.check(%p, %t) {code=3, message=""} : token return(%a, %b)',
+            """%t = disc.create_token() : token %a = disc.check(%p, %t) {code=3, message=""} : token
+            %b = disc.check(%p, %t) {code=3, message=""} : token return(%a, %b)""",
             "consumed twice",
         ),
         ("%a = slice(%x) {starts=[0, 2], limits=[n, 5], strides=[1, 1]} : f32[n,3] return(%a)", "outside dimension"),

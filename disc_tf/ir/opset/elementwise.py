@@ -38,7 +38,9 @@ _BINARY_KINDS = {
     "shift_right_arithmetic": "iu",
     "shift_right_logical": "iu",
 }
-_CHLO = frozenset("erf erfc asin acos atan sinh cosh asinh acosh atanh lgamma digamma".split())
+_CHLO = frozenset(
+    ("erf", "erfc", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma")
+)
 _KIND_WORDS = {"f": "float", "i": "signed", "u": "unsigned", "b": "bool"}
 DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 
