@@ -1,0 +1,25 @@
+"""The runtime side of disc_tf: artefacts, the RAL, the stand-alone runner. Needs numpy only.
+
+* `library_path()`: the native libraries (built on demand in a source checkout).
+* `Executable`: runs an artefact on numpy arrays without TensorFlow.
+* `pack`, `unpack` and the dataclasses of an artefact: `disc_tf.runtime.artifact`.
+"""
+
+from disc_tf.runtime._build import BuildError, library_path
+from disc_tf.runtime.artifact import Artifact, ArtifactError, pack, unpack
+from disc_tf.runtime.executable import DiscError, Executable, Run, counters, num_threads, set_num_threads
+
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "BuildError",
+    "DiscError",
+    "Executable",
+    "Run",
+    "counters",
+    "library_path",
+    "num_threads",
+    "pack",
+    "set_num_threads",
+    "unpack",
+]

@@ -41,7 +41,6 @@ TF_Code TF_GetCode(const TF_Status*);
 const char* TF_Message(const TF_Status*);
 
 void TF_DeleteBuffer(TF_Buffer*);
-TF_Buffer* TF_GetRegisteredKernelsForOp(const char* name, TF_Status*);
 
 TF_OpDefinitionBuilder* TF_NewOpDefinitionBuilder(const char* op_name);
 void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);

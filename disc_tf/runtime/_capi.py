@@ -1,0 +1,84 @@
+"""ctypes declarations of ``disc_ral.h`` and the one library of the process that serves them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+
+from disc_tf.runtime._build import library_path
+
+AllocOutput = CFUNCTYPE(c_void_p, c_void_p, c_int32, c_int32, POINTER(c_int64), c_int64)
+AliasOutput = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, c_int32, POINTER(c_int64))
+SendOutput = CFUNCTYPE(c_int32, c_void_p, c_int32)
+RetainInput = CFUNCTYPE(c_void_p, c_void_p, c_int32)
+ReleaseInput = CFUNCTYPE(None, c_void_p)
+
+
+class Memref(ctypes.Structure):
+    """disc_memref."""
+
+    _fields_ = [("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64))]
+
+
+class RunOptions(ctypes.Structure):
+    """disc_run_options."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("max_threads", c_int32),
+        ("user", c_void_p),
+        ("alloc_output", AllocOutput),
+        ("alias_output", AliasOutput),
+        ("send_output", SendOutput),
+        ("retain_input", RetainInput),
+        ("release_input", ReleaseInput),
+    ]
+
+
+_SIGNATURES: dict[str, tuple[type | None, list]] = {
+    "disc_load": (c_void_p, [c_char_p, c_size_t]),
+    "disc_close": (None, [c_void_p]),
+    "disc_isa": (c_char_p, [c_void_p]),
+    "disc_loader": (c_char_p, [c_void_p]),
+    "disc_execute": (c_int32, [c_void_p, POINTER(Memref), POINTER(RunOptions)]),
+    "disc_run_begin": (c_void_p, [c_void_p, POINTER(RunOptions)]),
+    "disc_run_set_input": (c_int32, [c_void_p, c_int32, POINTER(Memref)]),
+    "disc_run_advance": (c_int32, [c_void_p, POINTER(c_int32)]),
+    "disc_run_end": (c_int32, [c_void_p]),
+    "disc_set_num_threads": (c_int32, [c_int32]),
+    "disc_num_threads": (c_int32, []),
+    "disc_set_target": (c_int32, [c_char_p]),
+    "disc_host_isa": (c_char_p, []),
+    "disc_set_loader": (c_int32, [c_char_p]),
+    "disc_counter": (c_int64, [c_char_p]),
+    "disc_trim": (None, []),
+    "disc_last_error_code": (c_int32, []),
+    "disc_last_error": (c_char_p, []),
+    "disc_last_error_node": (c_char_p, []),
+}
+
+
+def _loaded(path: str) -> ctypes.CDLL | None:
+    """The library if it is in the process already."""
+    try:
+        return ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return None
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The RAL of this process, with argument types set.
+
+    The op library has a RAL of its own inside and takes libdisc_ral.so's if that was loaded first; we do the same the
+    other way round, so that a process never has two thread pools.
+    """
+    lib = _loaded("libdisc_ral.so")
+    if lib is None:
+        lib = _loaded(str(library_path("disc_tf_op"))) or ctypes.CDLL(str(library_path("disc_ral")))
+    for name, (restype, argtypes) in _SIGNATURES.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = restype, argtypes
+    return lib

@@ -1,0 +1,336 @@
+"""`Executable`: an artefact run on numpy arrays, without TensorFlow.
+
+Dtypes: numpy's for all but bf16. A bf16 argument may be an array of any dtype named "bfloat16" (that of ml_dtypes,
+say) or of uint16 with the bits; a bf16 result has ml_dtypes' dtype if the program imported ml_dtypes, else uint16.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from disc_tf.runtime import _capi
+from disc_tf.runtime.artifact import ArgSpec, Artifact, ResultSpec, pack, unpack
+
+_NUMPY = {
+    "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
+    "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
+}  # fmt: skip
+_CODES = {
+    3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION", 11: "OUT_OF_RANGE",
+    12: "UNIMPLEMENTED", 13: "INTERNAL", 15: "DATA_LOSS",
+}  # fmt: skip
+COUNTERS = (
+    "images_loaded", "images_live", "runs", "kernels", "parallel_launches", "prepared_built", "prepared_live_bytes",
+    "arena_in_use_bytes", "arena_kept_bytes", "arena_peak_bytes", "worker_threads",
+)  # fmt: skip
+
+
+class DiscError(RuntimeError):
+    """A failure in the runtime: TensorFlow status code, message and, for a failed check, the original node."""
+
+    def __init__(self, code: int, message: str, node: str = "") -> None:
+        at = f" [[original node: {node}]]" if node else ""
+        super().__init__(f"{_CODES.get(code, f'status {code}')}: {message}{at}")
+        self.code, self.message, self.node = code, message, node
+
+
+def _last_error() -> DiscError:
+    lib = _capi.library()
+    message, node = lib.disc_last_error().decode(errors="replace"), lib.disc_last_error_node().decode(errors="replace")
+    return DiscError(lib.disc_last_error_code(), message, node)
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        raise _last_error()
+
+
+def set_num_threads(threads: int) -> None:
+    """Threads for the process, callers included; 0: DISC_TF_NUM_THREADS, else CPU affinity and cgroup quota."""
+    _check(_capi.library().disc_set_num_threads(threads))
+
+
+def num_threads() -> int:
+    """Threads that a run may use at most."""
+    return _capi.library().disc_num_threads()
+
+
+def set_target(isa: str | None) -> None:
+    """Highest ISA later loads may pick ("x86-64-v2" ... or "native"); None: back to DISC_TF_TARGET. DiscError."""
+    _check(_capi.library().disc_set_target(isa.encode() if isa is not None else None))
+
+
+def set_loader(loader: str | None) -> None:
+    """How later loads get code into memory: "auto", "memfd", "file", "mmap"; None: back to DISC_TF_LOADER."""
+    _check(_capi.library().disc_set_loader(loader.encode() if loader is not None else None))
+
+
+def host_isa() -> str:
+    """The best ISA of this machine and its operating system, for example "x86-64-v3"."""
+    return _capi.library().disc_host_isa().decode()
+
+
+def counters() -> dict[str, int]:
+    """Counters of the process's runtime: images, runs, kernels, packed constants, arena bytes, threads."""
+    return {name: _capi.library().disc_counter(name.encode()) for name in COUNTERS}
+
+
+def trim() -> None:
+    """Gives arena memory that no run uses back to the system."""
+    _capi.library().disc_trim()
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    """numpy's dtype for an artefact's dtype name; bf16 as the module's docstring says."""
+    if dtype != "bf16":
+        return np.dtype(_NUMPY[dtype])
+    ml_dtypes = sys.modules.get("ml_dtypes")
+    return np.dtype(ml_dtypes.bfloat16 if ml_dtypes is not None else np.uint16)
+
+
+def _as_input(spec: ArgSpec, value: np.ndarray) -> np.ndarray:
+    array = np.asarray(value)
+    fits = array.dtype == _NUMPY[spec.dtype] if spec.dtype != "bf16" else array.dtype.name in ("bfloat16", "uint16")
+    if not fits:
+        raise TypeError(f"argument {spec.name}: {spec.dtype} is needed, {array.dtype} was given")
+    return np.asarray(array, order="C")
+
+
+@dataclass
+class _State:
+    """What the callbacks of one run work on."""
+
+    results: tuple[ResultSpec, ...]
+    inputs: list[np.ndarray | None]
+    given: Sequence[np.ndarray | None]
+    made: list[np.ndarray | None] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    error: Exception | None = None
+
+    def allocate(self, index: int, dims: tuple[int, ...]) -> np.ndarray:
+        spec = self.results[index]
+        given = self.given[index] if self.given else None
+        if given is None:
+            return np.empty(dims, numpy_dtype(spec.dtype))
+        if given.shape != dims:
+            raise ValueError(f"result {spec.name}: the given array has shape {given.shape}, {dims} came out")
+        if given.dtype.itemsize != numpy_dtype(spec.dtype).itemsize or not given.flags.carray:
+            raise ValueError(f"result {spec.name}: the given array must be writable, contiguous and of {spec.dtype}")
+        return given
+
+
+_states: dict[int, _State] = {}  # runs that are under way, by the callbacks' `user`
+_held: dict[int, np.ndarray] = {}  # arrays that packed constants were made from, by handle
+_keys = itertools.count(1)
+
+
+def _guarded(state: _State, action, failed):
+    """Exceptions cannot cross C: kept in the state, raised when the run has returned."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is raised later)
+        state.error = state.error or error
+        return failed
+
+
+@_capi.AllocOutput
+def _alloc_output(user, index, rank, dims, _bytes):
+    state = _states[user]
+
+    def make():
+        array = state.allocate(index, tuple(dims[:rank]))
+        state.made[index] = array
+        return array.ctypes.data
+
+    return _guarded(state, make, None)
+
+
+@_capi.AliasOutput
+def _alias_output(user, index, source, rank, dims):
+    state = _states[user]
+
+    def make():
+        view = state.inputs[source].reshape(tuple(dims[:rank]))
+        if state.given and state.given[index] is not None:
+            target = state.allocate(index, view.shape)
+            target[...] = view
+            view = target
+        state.made[index] = view
+        return 0
+
+    return _guarded(state, make, 13)
+
+
+@_capi.SendOutput
+def _send_output(user, index):
+    _states[user].sent.append(index)
+    return 0
+
+
+@_capi.RetainInput
+def _retain_input(user, index):
+    handle = next(_keys)
+    _held[handle] = _states[user].inputs[index]
+    return handle
+
+
+@_capi.ReleaseInput
+def _release_input(handle):
+    _held.pop(handle, None)
+
+
+def _memref(array: np.ndarray) -> _capi.Memref:
+    dims = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
+    return _capi.Memref(array.ctypes.data, array.ndim, dims)
+
+
+class Executable:
+    """A loaded artefact. Thread-safe: any number of runs at a time.
+
+    `args` and `results` are its signature in order, `isa` is the code that was picked. Code stays loaded while a run is
+    inside, whatever `close` does.
+    """
+
+    def __init__(self, handle: int, artifact: Artifact) -> None:
+        self._handle = handle
+        self._lib = _capi.library()
+        self.artifact = artifact
+        self.args: tuple[ArgSpec, ...] = artifact.args
+        self.results: tuple[ResultSpec, ...] = artifact.results
+        self.isa: str = self._lib.disc_isa(handle).decode()
+        self.loader: str = self._lib.disc_loader(handle).decode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Executable:
+        """Loads artefact bytes. DiscError: corrupt, no code for this machine, code may not be loaded here."""
+        handle = _capi.library().disc_load(data, len(data))
+        if not handle:
+            raise _last_error()
+        return cls(handle, unpack(data))
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact) -> Executable:
+        """Loads an Artifact; errors of `pack` and `from_bytes`."""
+        return cls.from_bytes(pack(artifact))
+
+    def run(
+        self,
+        args: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray | None] | None = None,
+        *,
+        max_threads: int = 0,
+    ) -> list[np.ndarray]:
+        """Runs with all arguments in the order of `self.args` and gives the results in the order of `self.results`.
+
+        outputs: arrays to write results to (None where one is to be made). A result that is only a view of an argument
+        shares its memory unless an array was given. Arrays of const arguments must not be changed between runs: what is
+        packed from them is kept by identity. Raises DiscError with status code and original node, TypeError for a dtype.
+        """
+        if len(args) != len(self.args):
+            raise TypeError(f"{len(self.args)} arguments are needed, {len(args)} were given")
+        inputs = [_as_input(spec, value) for spec, value in zip(self.args, args, strict=True)]
+        key, options = self._begin(list(inputs), outputs, max_threads)
+        memrefs = (_capi.Memref * max(1, len(inputs)))(*map(_memref, inputs))
+        try:
+            return self._results(key, self._lib.disc_execute(self._open(), memrefs, options))
+        finally:
+            del _states[key]
+
+    def start(self, outputs: Sequence[np.ndarray | None] | None = None, *, max_threads: int = 0) -> Run:
+        """A staged run: arguments one by one, results as soon as they are there."""
+        return Run(self, outputs, max_threads)
+
+    def close(self) -> None:
+        """Drops the code; later runs raise. Runs under way end well."""
+        handle, self._handle = self._handle, 0
+        if handle:
+            self._lib.disc_close(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", 0) and not sys.is_finalizing():
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> int:
+        if not self._handle:
+            raise ValueError("the executable was closed")
+        return self._handle
+
+    def _begin(self, inputs: list, outputs: Sequence | None, max_threads: int) -> tuple[int, _capi.RunOptions]:
+        if outputs is not None and len(outputs) != len(self.results):
+            raise TypeError(f"{len(self.results)} outputs are needed, {len(outputs)} were given")
+        key = next(_keys)
+        _states[key] = _State(self.results, inputs, outputs or (), [None] * len(self.results))
+        options = _capi.RunOptions(
+            ctypes.sizeof(_capi.RunOptions), max_threads, key,
+            _alloc_output, _alias_output, _send_output, _retain_input, _release_input,
+        )  # fmt: skip
+        return key, options
+
+    def _results(self, key: int, code: int) -> list[np.ndarray]:
+        state = _states[key]
+        if state.error is not None:
+            raise state.error
+        _check(code)
+        return [array for array in state.made if array is not None]
+
+
+class Run:
+    """A staged run of an Executable; one thread at a time. Use it as a context manager or call `finish`."""
+
+    def __init__(self, executable: Executable, outputs: Sequence[np.ndarray | None] | None, max_threads: int) -> None:
+        self._executable = executable
+        self._lib = _capi.library()
+        self._key, options = executable._begin([None] * len(executable.args), outputs, max_threads)
+        self._handle = self._lib.disc_run_begin(executable._open(), options)
+        self._seen = 0
+
+    def set_input(self, index: int, value: np.ndarray) -> None:
+        """Gives argument `index`; runs nothing yet. Raises DiscError for a shape that does not fit."""
+        if not 0 <= index < len(self._executable.args):
+            raise IndexError(f"there is no argument {index}")
+        array = _as_input(self._executable.args[index], value)
+        _check(self._lib.disc_run_set_input(self._handle, index, _memref(array)))
+        _states[self._key].inputs[index] = array
+
+    def advance(self) -> dict[int, np.ndarray]:
+        """Runs the segments that are ready; the results that came out now, by index."""
+        state = _states[self._key]
+        code = self._lib.disc_run_advance(self._handle, None)
+        if state.error is not None:
+            raise state.error
+        _check(code)
+        fresh = {i: array for i in state.sent[self._seen :] if (array := state.made[i]) is not None}
+        self._seen = len(state.sent)
+        return fresh
+
+    def finish(self) -> list[np.ndarray]:
+        """Ends the run and gives all results. DiscError FAILED_PRECONDITION if an input is missing."""
+        handle, self._handle = self._handle, 0
+        if not handle:
+            raise ValueError("the run has ended")
+        try:
+            return self._executable._results(self._key, self._lib.disc_run_end(handle))
+        finally:
+            del _states[self._key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._handle:
+            self._lib.disc_run_end(self._handle)
+            self._handle = 0
+            del _states[self._key]
