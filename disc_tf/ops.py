@@ -1,0 +1,96 @@
+"""Registers DiscLaunch and its gradient with TensorFlow: what a program that serves an optimised graph imports.
+
+    import tensorflow as tf
+    import disc_tf.ops
+
+    disc_tf.ops.load_op_library()
+
+Imports no compiler: neither jax nor llvmlite nor protobuf code of ours. TensorFlow is imported when the library is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from disc_tf.runtime._build import library_path
+
+OP_NAME = "DiscLaunch"
+
+
+@functools.cache
+def load_op_library() -> ModuleType:
+    """Loads the op library and registers the gradient; the module with the op's Python function `disc_launch`.
+
+    May be called any number of times. Raises BuildError if the library is not there, TensorFlow's NotFoundError if
+    TensorFlow cannot load it.
+    """
+    import tensorflow as tf
+
+    module = tf.load_op_library(str(library_path("disc_tf_op")))
+    _register_gradient(tf)
+    return module
+
+
+def _register_gradient(tf: Any) -> None:
+    try:
+        tf.RegisterGradient(OP_NAME)(_gradient)
+    except KeyError:  # another copy of this module did
+        pass
+
+
+def _function_def(name: str) -> Any:
+    """The library function of that name where the gradient is being built: this graph, those around it, eager context."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
+    while graph is not None:
+        for function in graph.as_graph_def().library.function:
+            if function.signature.name == name:
+                return function
+        graph = getattr(graph, "outer_graph", None)
+    try:
+        return context.context().get_function_def(name)
+    except Exception as error:
+        raise LookupError(
+            f"the gradient of {OP_NAME} needs the cluster's original function {name!r}, which is not in the graph's library"
+        ) from error
+
+
+def _call_original(definition: Any, inputs: list[Any]) -> list[Any]:
+    """Puts the original's nodes into the current graph."""
+    import tensorflow as tf
+    from tensorflow.python.framework import function_def_to_graph
+
+    graph_def, names = function_def_to_graph.function_def_to_graph_def(definition)
+    args = [arg.name for arg in definition.signature.input_arg]
+    returns = [names[definition.ret[out.name]] for out in definition.signature.output_arg]
+    # Arguments come back as placeholders of their names; identities keep the results apart from them.
+    feeds = {f"{name}:0": tf.identity(value) for name, value in zip(args, inputs, strict=True)}
+    return [tf.identity(t) for t in tf.import_graph_def(graph_def, feeds, returns, name="disc_original")]
+
+
+def _gradient(op: Any, *grads: Any) -> list[Any]:
+    """Gradient of DiscLaunch: that of the function it was compiled from (attribute `original`), computed again."""
+    import tensorflow as tf
+
+    definition = _function_def(op.get_attr("original").name)
+    inputs, n = list(op.inputs), len(op.inputs)
+    given = [i for i, g in enumerate(grads) if g is not None]
+    wanted = [i for i, x in enumerate(inputs) if x.dtype.is_floating or x.dtype.is_complex]
+
+    @tf.function(autograph=False)
+    def backward(*values: Any) -> list[Any]:
+        xs = [tf.identity(v) for v in values[:n]]
+        ys = _call_original(definition, xs)
+        found = tf.gradients([ys[i] for i in given], [xs[i] for i in wanted], list(values[n:]), unconnected_gradients="zero")
+        return [tf.convert_to_tensor(g) for g in found]
+
+    result: list[Any] = [None] * n
+    if given and wanted:
+        found = backward(*inputs, *(tf.convert_to_tensor(grads[i]) for i in given))
+        for i, g in zip(wanted, found, strict=True):
+            result[i] = g
+    return result
