@@ -26,6 +26,7 @@ _FLOAT_OPS = {
     "Floor": "floor",
     "Ceil": "ceil",
     "Rint": "round_nearest_even",
+    "Round": "round_nearest_even",  # floats only: TF's kernel gives 0 for integers
     "IsFinite": "is_finite",
     "Erf": "erf",
     "Erfc": "erfc",
@@ -68,12 +69,6 @@ def sign(ctx: LoweringContext, _node: NodeView, x: Value) -> Value:
     if x.dtype.kind == "u":
         return ctx.b.minimum(x, ctx.splat(1, x))
     return ctx.b.sign(x)
-
-
-@lowering("Round", dtypes=NUMBERS)
-def round_(ctx: LoweringContext, _node: NodeView, x: Value) -> Value:
-    """Half to even; integers are left as they are."""
-    return ctx.b.round_nearest_even(x) if x.dtype.is_float else x
 
 
 @lowering("Square", dtypes=NUMBERS)
