@@ -66,8 +66,8 @@ def _result_dtype(node: NodeView, args: Sequence[Value]) -> DType | None:
         dtype = node.dtype("DstT")
     elif node.op in ("Select", "SelectV2"):
         dtype = args[1].dtype
-    elif node.op in ("Concat", "Split"):
-        dtype = args[1].dtype  # the axis comes first
+    elif node.op in ("Concat", "Split", "Fill"):
+        dtype = args[1].dtype  # the axis or shape comes first
     else:
         dtype = args[0].dtype
     return dtype if dtype.is_int or (dtype.is_bool and node.op != "Cast") else None

@@ -158,7 +158,7 @@ _BINARY: dict[str, _Scalar2] = {
     "SquaredDifference": lambda _f, a, b: (a - b) * (a - b),
 }
 
-_UNARY: dict[str, Callable[[Facts, Dim], "Dim | None"]] = {
+_UNARY: dict[str, Callable[[Facts, Dim], Dim | None]] = {
     "Identity": lambda _f, a: a,
     "Neg": lambda _f, a: -a,
     "Square": lambda _f, a: a * a,
