@@ -1,0 +1,249 @@
+"""dot_general: transposes of operands fold into its dimension numbers; several dots of one operand with weights merge into one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from disc_tf.ir.core import Function, Module, Op, Value, replace_all_uses
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.pass_manager import Pass
+from disc_tf.ir.types import TensorType
+from disc_tf.passes.rewriter import Rewriter, rewrite, table
+
+_MAX_MERGED = 4
+_MAX_DISTANCE = 600  # ops between the first and the last merged dot: further apart, results live too long
+
+
+@dataclasses.dataclass(frozen=True)
+class DotCanonicalize(Pass):
+    """Fold transposes of operands into dimension numbers; a dot without contraction is a product of broadcasts.
+
+    Transposes that would change the order of the result's dims stay beside the dot, where the fusion plan folds them into strides.
+    """
+
+    name = "dot_canonicalize"
+
+    def run(self, module: Module, ctx: object) -> None:
+        for fn in module.functions.values():
+            rewrite(fn, DOT_RULES)
+
+
+def fold_transpose(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    operands, attrs = list(op.operands), dict(op.attrs)
+    changed = False
+    for side, (batch, contract) in enumerate((("lhs_batching", "lhs_contracting"), ("rhs_batching", "rhs_contracting"))):
+        t = operands[side].op
+        if t is None or t.name != "transpose":
+            continue
+        order = t.attrs["permutation"]
+        used = set(attrs[batch]) | set(attrs[contract])
+        free = [order[i] for i in range(len(order)) if i not in used]
+        if free != sorted(free):
+            continue
+        operands[side] = t.operands[0]
+        attrs[batch] = tuple(order[i] for i in attrs[batch])
+        attrs[contract] = tuple(order[i] for i in attrs[contract])
+        changed = True
+    return [rw.value("dot_general", operands, op.result.type, attrs)] if changed else None
+
+
+def outer_product(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    a, b = op.operands
+    if op.attrs["lhs_contracting"] or a.dtype != op.result.dtype or a.dtype.is_bool:
+        return None
+    nb = len(op.attrs["lhs_batching"])
+    free_a = [i for i in range(a.rank) if i not in op.attrs["lhs_batching"]]
+    free_b = [i for i in range(b.rank) if i not in op.attrs["rhs_batching"]]
+    place_a = {d: i for i, d in enumerate((*op.attrs["lhs_batching"], *free_a))}
+    place_b = {d: i for i, d in enumerate(op.attrs["rhs_batching"])}
+    place_b |= {d: nb + len(free_a) + i for i, d in enumerate(free_b)}
+    dims = op.result.dims
+    wide = [
+        rw.broadcast(x, dims, [place[i] for i in range(x.rank)]) for x, place in ((a, place_a), (b, place_b))
+    ]
+    return [rw.value("multiply", wide, op.result.type)]
+
+
+DOT_RULES = table((["dot_general"], fold_transpose), (["dot_general"], outer_product))
+
+
+# ---- merging --------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class DotMerge(Pass):
+    """Dots of the same operand with weights become one dot with the concatenated weight (Q, K, V of an attention).
+
+    The bias adds that follow all of them are merged as well. The concatenations depend on constants only: ``outline_prepare`` takes
+    them away. Each result is a slice of the merged one.
+    """
+
+    name = "dot_merge"
+
+    def run(self, module: Module, ctx: object) -> None:
+        merge_dots(module.main)
+
+
+@dataclasses.dataclass
+class _Tail:
+    """A dot with what follows: ``reshape`` (keeps the last dim) and ``add`` of a bias along the last dim, each optional."""
+
+    dot: Op
+    reshape: Op | None = None
+    add: Op | None = None
+    bias: Value | None = None
+
+    @property
+    def last(self) -> Op:
+        return self.add or self.reshape or self.dot
+
+
+def merge_dots(fn: Function) -> int:
+    """Number of merged groups."""
+    weights = {p for p, a in zip(fn.params, fn.args, strict=True) if a.kind in ("const", "variable", "prepared")}
+    position = {op: i for i, op in enumerate(fn.body.ops)}
+    by_lhs: dict[tuple, list[Op]] = {}
+    for op in fn.body.ops:
+        if op.name == "dot_general" and _mergeable(op, weights):
+            key = (op.operands[0], op.attrs["lhs_contracting"], op.attrs["rhs_contracting"], op.result.dtype, op.operands[1].dtype)
+            by_lhs.setdefault(key, []).append(op)
+    before: dict[Op, list[Op]] = {}
+    replaced: dict[Op, None] = {}
+    groups = 0
+    for dots in by_lhs.values():
+        for group in _split(dots, position):
+            before[group[0]] = _merge(fn, group, weights, replaced)
+            groups += 1
+    if groups:
+        _rebuild(fn, before, replaced)
+    return groups
+
+
+def _mergeable(op: Op, weights: set[Value]) -> bool:
+    rhs = op.operands[1]
+    return (
+        not op.attrs["lhs_batching"]
+        and rhs.rank == 2
+        and len(op.attrs["rhs_contracting"]) == 1
+        and rhs.tensor.is_static
+        and _weight_chain(rhs, weights) is not None
+    )
+
+
+def _weight_chain(v: Value, weights: set[Value]) -> list[Op] | None:
+    """The ops (program order) that make ``v`` from weights alone, None if it needs anything else."""
+    out: list[Op] = []
+    stack = [v]
+    while stack:
+        x = stack.pop()
+        if x in weights:
+            continue
+        op = x.op
+        if op is None or op.regions or len(out) >= 8 or not x.tensor.is_static or op.name.startswith("disc."):
+            return None
+        out.append(op)
+        stack.extend(op.operands)
+    return list(dict.fromkeys(reversed(out)))
+
+
+def _split(dots: list[Op], position: dict[Op, int]) -> list[list[Op]]:
+    groups: list[list[Op]] = []
+    for op in dots:
+        last = groups[-1] if groups else None
+        if last and len(last) < _MAX_MERGED and position[op] - position[last[0]] <= _MAX_DISTANCE:
+            last.append(op)
+        else:
+            groups.append([op])
+    return [g for g in groups if len(g) > 1]
+
+
+def _tail(dot: Op, weights: set[Value]) -> _Tail:
+    tail = _Tail(dot)
+    op = dot
+    if _only_user(op, "reshape") and op.result.users()[0].result.dims[-1:] == op.result.dims[-1:]:
+        tail.reshape = op = op.result.users()[0]
+    if _only_user(op, "add"):
+        add = op.result.users()[0]
+        other = add.operands[1] if add.operands[0] is op.result else add.operands[0]
+        b = other.op
+        if (
+            b is not None
+            and b.name == "broadcast_in_dim"
+            and b.operands[0].rank == 1
+            and tuple(b.attrs["broadcast_dimensions"]) == (other.rank - 1,)
+            and b.operands[0].dims == op.result.dims[-1:]
+            and add.result.dims == op.result.dims
+            and _weight_chain(b.operands[0], weights) is not None
+        ):
+            tail.add, tail.bias = add, b.operands[0]
+    return tail
+
+
+def _only_user(op: Op, name: str) -> bool:
+    users = list(op.result.uses)
+    return len(users) == 1 and users[0][0].name == name and users[0][0].parent is op.parent
+
+
+def _merge(fn: Function, dots: list[Op], weights: set[Value], replaced: dict[Op, None]) -> list[Op]:
+    """Make the merged ops (to be placed before the first dot) and redirect the uses of the old results."""
+    out: list[Op] = []
+    rw = Rewriter(fn.env, out, fn.body)
+    rw.loc = tuple(dict.fromkeys(n for d in dots for n in d.loc))
+    first = dots[0]
+    tails = [_tail(d, weights) for d in dots]
+    lead = [t.reshape.result.dims[:-1] if t.reshape else None for t in tails]
+    if any(x != lead[0] for x in lead) or any((t.add is None) != (tails[0].add is None) for t in tails):
+        tails = [_Tail(d) for d in dots]
+    free = 1 - first.attrs["rhs_contracting"][0]
+    sizes = [d.operands[1].dims[free] for d in dots]
+    total = sum(sizes, Dim.of(0))
+    cloned: dict[Value, Value] = {}
+    kernels = [_clone(d.operands[1], weights, rw, cloned) for d in dots]
+    dims = list(kernels[0].dims)
+    dims[free] = total
+    kernel = rw.value("concatenate", kernels, TensorType(kernels[0].dtype, tuple(dims)), {"dimension": free})
+    wide = TensorType(first.result.dtype, (*first.result.dims[:-1], total))
+    merged = rw.value("dot_general", [first.operands[0], kernel], wide, dict(first.attrs))
+    if tails[0].reshape is not None:
+        merged = rw.reshape(merged, (*tails[0].reshape.result.dims[:-1], total))
+    if tails[0].add is not None:
+        rw.loc = tuple(dict.fromkeys(n for t in tails if t.add for n in t.add.loc))
+        biases = [_clone(t.bias, weights, rw, cloned) for t in tails if t.bias is not None]
+        bias = rw.value("concatenate", biases, TensorType(biases[0].dtype, (total,)), {"dimension": 0})
+        merged = rw.value("add", [merged, rw.broadcast(bias, merged.dims, [merged.rank - 1])], merged.type)
+    zero, one = Dim.of(0), Dim.of(1)
+    start = zero
+    for tail, size in zip(tails, sizes, strict=True):
+        rw.loc = tail.last.loc
+        lows = (*(zero for _ in merged.dims[:-1]), start)
+        highs = (*merged.dims[:-1], start + size)
+        attrs = {"starts": lows, "limits": highs, "strides": tuple(one for _ in lows)}
+        part = rw.value("slice", [merged], TensorType(merged.dtype, (*merged.dims[:-1], size)), attrs)
+        replace_all_uses(tail.last.result, part)
+        for op in (tail.add, tail.reshape, tail.dot):
+            if op is not None:
+                replaced[op] = None
+        start = start + size
+    return out
+
+
+def _clone(v: Value, weights: set[Value], rw: Rewriter, cloned: dict[Value, Value]) -> Value:
+    """``v`` computed again from weights at the current place."""
+    for op in _weight_chain(v, weights) or []:
+        if op.result not in cloned:
+            operands = [cloned.get(x, x) for x in op.operands]
+            cloned[op.result] = rw.create(op.name, operands, op.result.type, dict(op.attrs)).result
+    return cloned.get(v, v)
+
+
+def _rebuild(fn: Function, before: dict[Op, list[Op]], replaced: dict[Op, None]) -> None:
+    ops: list[Op] = []
+    for op in fn.body.ops:
+        ops.extend(before.get(op, ()))
+        if op not in replaced:
+            ops.append(op)
+    for op in replaced:  # consumers come first in each tail
+        op._drop()
+        op.parent = None
+    fn.body.ops = ops

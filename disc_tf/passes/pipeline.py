@@ -1,0 +1,65 @@
+"""The HLO pipeline: all passes by name, the default order, and `optimize` from one module to its bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from disc_tf.ir.core import Module
+from disc_tf.ir.pass_manager import Pass, PassContext, PassManager
+from disc_tf.passes.canonicalize import Canonicalize
+from disc_tf.passes.constant_folding import ConstantFolding
+from disc_tf.passes.cse import CSE
+from disc_tf.passes.dce import DCE
+from disc_tf.passes.dot_rules import DotCanonicalize, DotMerge
+from disc_tf.passes.outline_prepare import OutlinePrepare
+from disc_tf.passes.shape_simplifier import ShapeSimplifier
+from disc_tf.passes.specialize import SpecializedModule, specialize_broadcast
+
+PASSES: dict[str, type[Pass]] = {
+    p.name: p
+    for p in (Canonicalize, ConstantFolding, CSE, DCE, DotCanonicalize, DotMerge, OutlinePrepare, ShapeSimplifier)
+}
+
+#: before the bodies are split: everything that both share, "prepare" included
+SHARED: tuple[Pass, ...] = (
+    DCE(),
+    ShapeSimplifier(),
+    ConstantFolding(),
+    Canonicalize(),
+    ConstantFolding(),
+    CSE(),
+    DotCanonicalize(),
+    DotMerge(),
+    Canonicalize(),
+    CSE(),
+    DCE(),
+    OutlinePrepare(),
+)
+
+#: for each body
+BODY: tuple[Pass, ...] = (
+    ShapeSimplifier(),
+    Canonicalize(),
+    ConstantFolding(),
+    ShapeSimplifier(),
+    Canonicalize(),
+    CSE(),
+    DCE(),
+)
+
+
+def optimize(
+    module: Module,
+    ctx: PassContext | None = None,
+    shared: Sequence[Pass] = SHARED,
+    body: Sequence[Pass] = BODY,
+    **options: object,
+) -> SpecializedModule:
+    """Run the pipeline on ``module`` (which is consumed). ``options`` go to `PassManager` (``verify_each``, ``dump_dir`` ...)."""
+    ctx = ctx or PassContext()
+    prefix = str(options.pop("dump_prefix", ""))
+    PassManager(tuple(shared), dump_prefix=prefix, **options).run(module, ctx)  # type: ignore[arg-type]
+    special = specialize_broadcast(module, ctx)
+    for name, m in zip(("uniform", "general"), special.modules, strict=False):
+        PassManager(tuple(body), dump_prefix=f"{prefix}{name}_", **options).run(m, ctx)  # type: ignore[arg-type]
+    return special

@@ -1,0 +1,140 @@
+"""Implicit broadcast: from one module two bodies, *uniform* (all needed equalities between argument dims hold) and *general*."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from disc_tf.ir.core import Block, Function, Module, Op, Value, clone_block, walk
+from disc_tf.ir.dims import Atom, Dim
+from disc_tf.ir.shape_env import ShapeEnv
+from disc_tf.ir.types import TensorType
+from disc_tf.passes.elementwise_rules import dim_of
+from disc_tf.passes.rewriter import dims_of_op
+from disc_tf.passes.shape_simplifier import simplify_shapes
+
+_MAX_EQUALITIES = 32
+
+
+@dataclasses.dataclass
+class SpecializedModule:
+    """uniform: the body under ``predicate``; general: the body without assumption, None where nothing was ambiguous (then the predicate
+    is empty). predicate: pairs of dims over the symbols of ``general``'s parameters that must be equal, evaluated on entry.
+    Both bodies have the same parameters in the same order (their types may name fewer symbols in ``uniform``)."""
+
+    uniform: Module
+    general: Module | None
+    predicate: list[tuple[Dim, Dim]]
+
+    @property
+    def modules(self) -> list[Module]:
+        return [self.uniform] if self.general is None else [self.uniform, self.general]
+
+
+def specialize_broadcast(module: Module, ctx: object = None) -> SpecializedModule:
+    """Split ``module`` by the equalities that its broadcasts and checks need. ``module`` becomes the general body, or the only one."""
+    main = module.main
+    arguments = {s for p in main.params for d in p.dims for s in d.symbols()}
+    env = main.env.child()
+    predicate: list[tuple[Dim, Dim]] = []
+    for a, b in wanted_equalities(main):
+        if len(predicate) >= _MAX_EQUALITIES or not (a.symbols() | b.symbols()) <= arguments:
+            continue
+        a, b = main.env.simplify(a), main.env.simplify(b)
+        if env.is_equal(a, b) is not None:
+            continue  # implied by the others, or excluded by them
+        if env.assume_eq(a, b):
+            predicate.append((a, b))
+    if not predicate:
+        return SpecializedModule(module, None, [])
+    uniform = clone_module(module)
+    uniform.main.env = env
+    simplify_shapes(uniform.main)
+    return SpecializedModule(uniform, module, predicate)
+
+
+def clone_module(module: Module) -> Module:
+    new = Module()
+    for fn in module.functions.values():
+        new.add(clone_function(fn))
+    return new
+
+
+def clone_function(fn: Function) -> Function:
+    """A deep copy; the environment is a child of the original's."""
+    copy = Function(fn.name, clone_block(fn.body, {}), [dataclasses.replace(a) for a in fn.args])
+    copy.result_names = list(fn.result_names)
+    copy.env = fn.env.child()
+    return copy
+
+
+def wanted_equalities(fn: Function) -> Iterator[tuple[Dim, Dim]]:
+    """Equalities that would make broadcasts plain and checks true: from ``bcast`` atoms, then checks, then undecided broadcasts."""
+    dims: dict[Dim, None] = {}
+    checks: list[Op] = []
+    broadcasts: list[Op] = []
+    for op in walk(fn.body):
+        for d in dims_of_op(op):
+            if not d.is_static:
+                dims[d] = None
+        if op.name == "disc.check":
+            checks.append(op)
+        elif op.name == "broadcast_in_dim":
+            broadcasts.append(op)
+    for d in dims:
+        yield from _bcast_pairs(d)
+    for op in checks:
+        yield from implied_by(op.operands[0])
+    for op in broadcasts:
+        x = op.operands[0]
+        for d, i in zip(x.dims, op.attrs["broadcast_dimensions"], strict=True):
+            if not d.is_static and fn.env.is_equal(d, op.result.dims[i]) is None:
+                yield d, op.result.dims[i]
+
+
+def _bcast_pairs(d: Dim) -> Iterator[tuple[Dim, Dim]]:
+    work: list[Atom] = d.atoms()
+    while work:
+        atom = work.pop()
+        if atom.kind == "sym":
+            continue
+        a, b = atom.args
+        work.extend(a.atoms())
+        work.extend(b.atoms())
+        if atom.kind == "bcast":
+            left = a
+            while (inner := left.atom) is not None and inner.kind == "bcast":  # bcast(bcast(a, b), c): compare leaves
+                left = inner.args[0]
+            yield left, b
+
+
+def implied_by(pred: Value) -> Iterator[tuple[Dim, Dim]]:
+    """Equalities of dims which together make a scalar predicate true (an ``or`` needs one side: the one that does not ask for 1)."""
+    op = pred.op
+    for _ in range(64):
+        if op is None:
+            return
+        if op.name == "compare" and op.attrs["direction"] == "EQ" and pred.rank == 0:
+            a, b = (dim_of(v) for v in op.operands)
+            if a is not None and b is not None and a != b:
+                yield a, b
+            return
+        if op.name == "and":
+            yield from implied_by(op.operands[0])
+            op = op.operands[1].op
+        elif op.name == "or":
+            left, right = (list(implied_by(v)) for v in op.operands)
+            better = [side for side in (left, right) if side and not any(1 in pair for pair in side)]
+            if better:
+                yield from better[0]
+            return
+        else:
+            return
+
+
+def block_symbols(block: Block) -> set[str]:
+    """All symbols that the types of a block's parameters name."""
+    return {s for p in block.params if isinstance(p.type, TensorType) for d in p.type.dims for s in d.symbols()}
+
+
+__all__ = ["ShapeEnv", "SpecializedModule", "clone_function", "clone_module", "implied_by", "specialize_broadcast", "wanted_equalities"]
