@@ -136,7 +136,8 @@ class FnBuilder:
         name = self._fresh()
         self._preheaders[home].append(f"  {name} = {rhs}")
         self._depth[name] = home - 1
-        value = self._scopes[home - 1][rhs] = V(name, ty)
+        # Known for the loop's body only: the preheader is skipped when the loop is.
+        value = self._scopes[home][rhs] = V(name, ty)
         return value
 
     def remember(self, key: object, value: V) -> V:
