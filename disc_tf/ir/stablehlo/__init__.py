@@ -1,0 +1,5 @@
+"""StableHLO in and out, through jaxlib's MLIR: `to_stablehlo`, `from_stablehlo`. Importing this package needs jaxlib."""
+
+from disc_tf.ir.stablehlo.export import StableHLOError, to_stablehlo
+
+__all__ = ["StableHLOError", "to_stablehlo"]
