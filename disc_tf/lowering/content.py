@@ -67,9 +67,27 @@ def signed_dim(ctx: LoweringContext, scalar: Value) -> Dim:
     wide = scalar if scalar.dtype is DType.I64 else ctx.b.convert(scalar, DType.I64)
     zero = ctx.scalar(0, DType.I64)
     low = ctx.b.maximum(wide, ctx.scalar(-(2**63) + 1, DType.I64))
-    d = ctx.fresh_dim(ctx.b.maximum(wide, zero)) - ctx.fresh_dim(ctx.b.maximum(ctx.b.negate(low), zero))
-    ctx.set_dims(scalar, [d])
-    return d
+    parts = [ctx.fresh_dim(ctx.b.maximum(v, zero)) for v in (wide, ctx.b.negate(low))]
+    ctx.run_time |= {str(p) for p in parts}
+    ctx.set_dims(scalar, [parts[0] - parts[1]])
+    return parts[0] - parts[1]
+
+
+class RunTimeFacts:
+    """The environment's answers, but none for functions over signed run-time scalars, which would be long searches in vain."""
+
+    def __init__(self, ctx: LoweringContext) -> None:
+        self.ctx = ctx
+
+    def is_equal(self, a: DimLike, b: DimLike) -> bool | None:
+        a, b = Dim.of(a), Dim.of(b)
+        if a == b:
+            return True
+        return None if self.ctx.is_run_time(a - b) else self.ctx.env.is_equal(a, b)
+
+    def is_nonneg(self, d: DimLike) -> bool | None:
+        d = Dim.of(d)
+        return None if self.ctx.is_run_time(d) else self.ctx.env.is_nonneg(d)
 
 
 def element(ctx: LoweringContext, v: Value, i: int) -> Value:
@@ -138,11 +156,13 @@ def constant_int(ctx: LoweringContext, v: Value, what: str) -> int:
 def bind(ctx: LoweringContext, d: DimLike) -> Dim:
     """`d` itself if static or one symbol, else a fresh symbol for it: keeps run-time expressions out of types."""
     d = Dim.of(d)
-    if d.is_static or d.symbol is not None:
-        return d
-    symbol = ctx.fresh_dim(ctx.b.dim(d, DType.I64))
-    ctx.env.assume_eq(symbol, d)
-    return symbol
+    return d if d.is_static or d.symbol is not None else ctx.fresh_dim(ctx.b.dim(d, DType.I64))
+
+
+def bind_run_time(ctx: LoweringContext, d: DimLike) -> Dim:
+    """`bind` for what hangs on signed run-time scalars; `d` itself otherwise."""
+    d = Dim.of(d)
+    return d if ctx.run_time.isdisjoint(d.symbols()) else bind(ctx, d)
 
 
 def check_size(ctx: LoweringContext, sizes: Sequence[Dim], message: str) -> None:

@@ -52,6 +52,8 @@ class LoweringContext:
         self._constants: dict[Value, np.ndarray] = {}
         self._dims: dict[Value, list[Dim]] = {}
         self._checked: set[tuple[str, Dim, Dim]] = set()
+        #: symbols of signed run-time scalars: bounds of expressions over them are not searched for (``content.signed_dim``)
+        self.run_time: set[str] = set()
 
     # ---- constants and symbolic contents ----------------------------------------------------------------------
 
@@ -170,6 +172,10 @@ class LoweringContext:
             self.token = self.b.create_token()
         self.token = self.b.check(pred, self.token, code=int(code), message=message, node=self.node_name)
 
+    def is_run_time(self, d: Dim) -> bool:
+        """Whether ``d`` holds a function (min, max ...) over signed run-time scalars: no use in searching for a proof."""
+        return any(a.kind != "sym" for a in d.atoms()) and not self.run_time.isdisjoint(d.symbols())
+
     def _dim_equals(self, a: Dim, b: Dim) -> Value:
         return self.b.compare(self.dim(a), self.dim(b), "EQ")
 
@@ -203,7 +209,7 @@ class LoweringContext:
             known = None if known is None else not known
         else:
             slack = {"GE": a - b, "GT": a - b - 1, "LE": b - a, "LT": b - a - 1}[direction]
-            low, high = self.env.bounds(slack)
+            low, high = (None, None) if self.is_run_time(slack) else self.env.bounds(slack)
             known = True if low is not None and low >= 0 else False if high is not None and high < 0 else None
         if known is True:
             return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
-from disc_tf.lowering.content import bind, constant_int, element_dims
+from disc_tf.lowering.content import RunTimeFacts, bind, constant_int, element_dims
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
@@ -117,7 +117,7 @@ def split_v(ctx: LoweringContext, node: NodeView, x: Value, sizes: Value, axis: 
 
 def _split_sizes(ctx: LoweringContext, wanted: Sequence[Dim], extent: Dim) -> list[Dim]:
     """The sizes with the -1 resolved, checked to add up to ``extent``."""
-    flags = [is_negative_flag(ctx.env, s) for s in wanted]
+    flags = [bind(ctx, is_negative_flag(RunTimeFacts(ctx), s)) for s in wanted]
     for s in wanted:
         ctx.check_dim_cond(s, "GE", -1, message="Split size must be non-negative, or -1")
     wild = sum(flags, Dim.of(0))

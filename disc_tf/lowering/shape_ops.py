@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, DimTooComplex, product
+from disc_tf.ir.dims import Dim, DimTooComplex, dmax, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import (
+    RunTimeFacts,
     bind,
     check_size,
     constant_int,
@@ -27,7 +28,7 @@ from disc_tf.lowering.shapes import (
     permutation_of,
     reshape_dims,
 )
-from disc_tf.lowering.symbolic import at_least, is_negative_flag, maximum
+from disc_tf.lowering.symbolic import at_least, is_negative_flag
 
 # ---- reading shapes -----------------------------------------------------------------------------------------------------
 
@@ -73,27 +74,28 @@ def reshape(ctx: LoweringContext, _node: NodeView, x: Value, shape: Value) -> Va
 
 def _run_time_plan(ctx: LoweringContext, x: Value, sizes: Sequence[Dim]) -> ReshapePlan | None:
     """The plan when sizes of unknown sign (one of which may be the -1 at run time) are among ``sizes``, else None."""
-    flags = [_wild_flag(ctx, s) for s in sizes]
+    facts = RunTimeFacts(ctx)
+    flags = [is_negative_flag(facts, s) for s in sizes]
     if all(f.is_static for f in flags):
         return None
     for i, (s, flag) in enumerate(zip(sizes, flags, strict=True)):
-        if not flag.is_static:
+        if not flag.is_static or int(s) < -1:
             ctx.check_dim_cond(s, "GE", -1, message=f"Size {i} must be non-negative, or -1")
+    flags = [_bounded(ctx, f, 1) for f in flags]
     ctx.check_dim_cond(sum(flags, Dim.of(0)), "LE", 1, message="Only one input size may be -1")
     # From here on a flag is 1 where its size is -1; that size then counts as 1.
-    counted = [s + 2 * f for s, f in zip(sizes, flags, strict=True)]
-    counted = [bind(ctx, c) for c in counted]
-    missing, _, _ = infer_missing(x.dims, counted, ctx.env)
-    missing = bind(ctx, missing)
-    dims = [bind(ctx, c + f * (missing - 1)) for c, f in zip(counted, flags, strict=True)]
-    return ReshapePlan(tuple(dims))
+    counted = [bind(ctx, s + 2 * f) for s, f in zip(sizes, flags, strict=True)]
+    zero = _bounded(ctx, dmax(0, 1 - bind(ctx, product(counted))), 1)
+    left, right = (product(bind(ctx, dmax(d, zero)) for d in ds) for ds in (x.dims, counted))
+    missing = bind(ctx, left // right)
+    return ReshapePlan(tuple(bind(ctx, c + f * (missing - 1)) for c, f in zip(counted, flags, strict=True)))
 
 
-def _wild_flag(ctx: LoweringContext, s: Dim) -> Dim:
-    """1 where a size is negative. A static one other than -1 is TF's error."""
-    if s.is_static and int(s) < -1:
-        raise invalid(f"Size must be non-negative, not {s}")
-    return is_negative_flag(ctx.env, s)
+def _bounded(ctx: LoweringContext, d: Dim, high: int) -> Dim:
+    """``d`` bound to a symbol that is known to be in ``[0, high]``."""
+    d = bind(ctx, d)
+    ctx.env.set_range(d, 0, high)
+    return d
 
 
 def reshape_to(ctx: LoweringContext, x: Value, dims: Sequence[Dim], *, exact: bool = False) -> Value:
@@ -185,7 +187,7 @@ def shape_operand(ctx: LoweringContext, v: Value, what: str) -> list[Dim]:
     sizes = element_dims(ctx, v, what)
     check_size(ctx, sizes, f"{what}: a dimension must be >= 0")
     # A size that may be negative for all that is known is no dim: name its non-negative part.
-    return [s if at_least(ctx.env, s, 0) else bind(ctx, maximum(ctx.env, s, 0)) for s in sizes]
+    return [s if at_least(ctx.env, s, 0) else bind(ctx, dmax(s, 0)) for s in sizes]
 
 
 @lowering("BroadcastTo", dtypes=ALL)

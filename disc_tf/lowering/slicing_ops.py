@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,9 @@ import numpy as np
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
 from disc_tf.lowering.content import (
+    RunTimeFacts,
     bind,
+    bind_run_time,
     constant_ints,
     content_of,
     element,
@@ -39,13 +42,16 @@ def slice_(ctx: LoweringContext, _node: NodeView, x: Value, begin: Value, size: 
     for i, (extent, b, s) in enumerate(zip(x.dims, starts, sizes, strict=True)):
         ctx.check_dim_cond(b, "GE", 0, message=f"Expected begin[{i}] in [0, {extent}], but got {b}")
         ctx.check_dim_cond(b, "LE", extent, message=f"Expected begin[{i}] in [0, {extent}], but got {b}")
-        flag = is_negative_flag(ctx.env, s)
+        b = starts[i] = bind_run_time(ctx, b)
+        flag = is_negative_flag(RunTimeFacts(ctx), s)
         if flag == 1 and s == -1:
             limits.append(extent)
             continue
         message = f"Expected size[{i}] in [0, {extent} - {b}], but got {s}"
         ctx.check_dim_cond(s, "GE", 0 if flag.is_static else -1, message=message)
-        if not flag.is_static:  # -1 at run time
+        if flag.is_static:
+            s = bind_run_time(ctx, s)
+        else:  # -1 at run time
             s = bind(ctx, s + flag * (extent - b + 1))
         ctx.check_dim_cond(b + s, "LE", extent, message=message)
         limits.append(b + s)
@@ -65,11 +71,12 @@ def strided_slice_(ctx: LoweringContext, node: NodeView, x: Value, begin: Value,
     unused = masks.ellipsis | masks.new_axis
     starts = _bounds(ctx, begin, len(steps), unused | (masks.begin & ~masks.shrink_axis))
     ends = _bounds(ctx, end, len(steps), unused | masks.end | masks.shrink_axis)
-    plan = strided_slice(x.dims, starts, ends, steps, masks, ctx.env)
+    plan = strided_slice(x.dims, starts, ends, steps, masks, RunTimeFacts(ctx))
     for check in plan.checks:
         ctx.check_dim_cond(check.index, "GE", 0, message=check.message)
         ctx.check_dim_cond(check.index, "LT", check.extent, message=check.message)
-    return apply_plan(ctx, x, plan)
+    axes = [dataclasses.replace(a, start=bind_run_time(ctx, a.start), length=bind_run_time(ctx, a.length)) for a in plan.axes]
+    return apply_plan(ctx, x, dataclasses.replace(plan, axes=tuple(axes)))
 
 
 def _bounds(ctx: LoweringContext, v: Value, count: int, unused: int) -> list[Dim]:
