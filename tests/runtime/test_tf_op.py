@@ -11,9 +11,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from disc_tf import ops  # noqa: E402
-from disc_tf.runtime import counters, pack  # noqa: E402
-from tests.runtime import toy  # noqa: E402
+from disc_tf import ops
+from disc_tf.runtime import counters, pack
+from tests.runtime import toy
 
 ops.load_op_library()
 

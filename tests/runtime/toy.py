@@ -25,10 +25,10 @@ from disc_tf.runtime.artifact import (
 _HERE = Path(__file__).resolve().parent
 _INCLUDE = _HERE.parents[1] / "disc_tf" / "runtime" / "ral" / "include"
 FLAGS = (
-    "-std=c++17 -O1 -fPIC -shared -nostdlib -fno-exceptions -fno-rtti -fno-asynchronous-unwind-tables -fvisibility=hidden "
-    "-fno-tree-loop-distribute-patterns -fno-stack-protector -fcf-protection=none "
-    "-Wl,--hash-style=sysv -Wl,-z,separate-code -Wl,-z,max-page-size=4096 -Wl,--build-id=none -Wl,-z,norelro"
-).split()  # fmt: skip
+    "-std=c++17", "-O1", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
+    "-fvisibility=hidden", "-fno-tree-loop-distribute-patterns", "-fno-stack-protector", "-fcf-protection=none",
+    "-Wl,--hash-style=sysv", "-Wl,-z,separate-code", "-Wl,-z,max-page-size=4096", "-Wl,--build-id=none", "-Wl,-z,norelro",
+)  # fmt: skip
 
 
 @functools.cache

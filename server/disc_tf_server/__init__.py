@@ -1,0 +1,1 @@
+"""disc_tf_server: the gRPC service."""
