@@ -7,7 +7,7 @@ The rules are design 3.2's: compiled nodes are contracted without cycles (`parti
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from disc_tf.frontend.analysis import SOURCES, Analysis
@@ -48,9 +48,15 @@ class Cluster:
 
 @dataclasses.dataclass
 class Clustering:
-    """The clusters, the reason of every live node that is in none of them (`SOURCES` apart), and what control edges stand for."""
+    """The clusters and the reason of every live node that is in none of them (`SOURCES` apart).
+
+    ``order``: nodes that still run, in topological order; nodes that only edges without meaning kept alive are not among them.
+    ``hard``: what a control edge from each node stands for (see `control`). ``compiled``: every node that could be in a cluster.
+    """
 
     analysis: Analysis
+    order: list[Node]
+    compiled: set[str]
     clusters: list[Cluster]
     reasons: dict[str, Reason]
     hard: dict[str, frozenset[str]]
@@ -104,21 +110,69 @@ def make_clusters(
     hard = nearest_hard(graph, analysis.order, [n for n, _ in fetches], targets)
     reasons = dict(analysis.reasons)
     compiled = _mark(analysis, hard, reasons, allow, deny)
-    items = _items(analysis, compiled, hard, {n for n, _ in fetches})
-    groups = partition(items)
+    live = _closure(graph, [*(n for n, _ in fetches), *targets], compiled, hard)
+    order = [node for node in analysis.order if node.name in live]
+    groups = partition(_items(analysis, order, compiled, hard, {n for n, _ in fetches}))
     clusters: list[Cluster] = []
     taken = set(graph.nodes) | set(graph.signatures)
     for group in groups:
-        nodes = [analysis.order[i] for i in group]
+        nodes = _peel(graph, [order[i] for i in group], hard, live, {n for n, _ in fetches}, reasons)
         small = _too_small(analysis, nodes, min_cluster_size)
         if small or 0 <= fuel <= len(clusters):
             reason = Reason("CLUSTER_TOO_SMALL", small) if small else Reason("FUEL", f"fuel of {fuel} clusters used up")
             reasons.update((node.name, reason) for node in nodes)
             continue
         clusters.append(Cluster(_fresh_name(f"disc_cluster_{len(clusters)}", taken), nodes))
-    result = Clustering(analysis, clusters, reasons, hard, list(fetches), list(targets))
+    result = Clustering(analysis, order, compiled, clusters, reasons, hard, list(fetches), list(targets))
     _boundaries(result)
     return result
+
+
+#: nodes that only pass their first operand on
+PASS_THROUGH = frozenset({"Identity", "StopGradient", "Snapshot", "PreventGradient"})
+
+
+def _peel(
+    graph: Graph,
+    nodes: list[Node],
+    hard: Mapping[str, frozenset[str]],
+    live: set[str],
+    fetched: set[str],
+    reasons: dict[str, Reason],
+) -> list[Node]:
+    """Drop nodes that would only pass an input of the cluster on to readers outside."""
+    inside = {node.name for node in nodes}
+    kept: list[Node] = []
+    for node in nodes:
+        passes = node.op in PASS_THROUGH and node.inputs[0][0] not in inside and not any(hard.get(c) for c in node.controls)
+        if passes and (
+            node.name in fetched
+            or any(u.name in live and u.name not in inside for u in graph.consumers.get(node.name, ()) if _reads(u, node))
+        ):
+            inside.discard(node.name)
+            reasons[node.name] = Reason("CLUSTER_TOO_SMALL", "only passes a tensor on")
+            continue
+        kept.append(node)
+    return kept
+
+
+def _reads(user: Node, node: Node) -> bool:
+    return any(name == node.name for name, _ in user.inputs)
+
+
+def passed_through(clustering: Clustering, ref: TensorRef, owner: Mapping[str, Cluster]) -> TensorRef:
+    """The tensor that ``ref`` is, seen through Identity nodes outside of clusters."""
+    graph = clustering.graph
+    while True:
+        node = graph[ref[0]]
+        if node.op not in PASS_THROUGH or node.name in owner or any(clustering.hard.get(c) for c in node.controls):
+            return ref
+        if (node.output_types or [0])[0] > 100 or node.name in clustering.analysis.in_frame:
+            return ref
+        source = node.inputs[0]
+        if clustering.analysis.type_of(source) is None:
+            return ref
+        ref = source
 
 
 def _fresh_name(base: str, taken: set[str]) -> str:
@@ -130,9 +184,9 @@ def _fresh_name(base: str, taken: set[str]) -> str:
     return name
 
 
-def _is_free(analysis: Analysis, node: Node) -> bool:
-    """A small constant: copied into each cluster that reads it."""
-    return node.op == "Const" and node.name in analysis.lowered and not node.controls
+def _is_free(analysis: Analysis, node: Node, hard: Mapping[str, frozenset[str]]) -> bool:
+    """A small constant that waits for nothing: copied into each cluster that reads it."""
+    return node.op == "Const" and node.name in analysis.lowered and not any(hard.get(c) for c in node.controls)
 
 
 def _mark(
@@ -141,23 +195,25 @@ def _mark(
     compiled: set[str] = set()
     graph = analysis.graph
     for node in analysis.order:
-        if not analysis.is_compiled(node.name) or _is_free(analysis, node):
+        if not analysis.is_compiled(node.name) or _is_free(analysis, node, hard):
             continue
         if (allow and not matches(allow, node)) or matches(deny, node):
             if node.op not in SOURCES:
                 reasons[node.name] = Reason("DENIED", "on the deny list" if matches(deny, node) else "not on the allow list")
             continue
-        if node.op == "Assert" and (why := _assert_outside(analysis, graph, node, compiled)):
+        if node.op == "Assert" and (why := _assert_outside(analysis, graph, node, compiled, hard)):
             reasons[node.name] = Reason("CONTROL_EDGE", why)
             continue
         compiled.add(node.name)
     return compiled
 
 
-def _assert_outside(analysis: Analysis, graph: Graph, node: Node, compiled: set[str]) -> str:
+def _assert_outside(
+    analysis: Analysis, graph: Graph, node: Node, compiled: set[str], hard: Mapping[str, frozenset[str]]
+) -> str:
     """Why an Assert stays in TensorFlow, empty if it becomes a check: its condition must be compiled, its data available."""
     condition = graph[node.inputs[0][0]]
-    if condition.name not in compiled and not _is_free(analysis, condition):
+    if condition.name not in compiled and not _is_free(analysis, condition, hard):
         return f"its condition {condition.name} is not compiled"
     for name, port in node.inputs[1:]:
         constant = graph.constant(name)
@@ -170,7 +226,7 @@ def _assert_outside(analysis: Analysis, graph: Graph, node: Node, compiled: set[
 
 
 def effective_preds(graph: Graph, node: Node, compiled: set[str], hard: dict[str, frozenset[str]]) -> list[str]:
-    """The nodes that come before, once compiled nodes have moved into clusters: data edges, and what control edges stand for."""
+    """The nodes before this one, once compiled nodes have moved into clusters: data edges, and what control edges stand for."""
     preds = [name for name, _ in node.inputs]
     for name in node.controls:
         if node.name in compiled or name in compiled:
@@ -180,11 +236,25 @@ def effective_preds(graph: Graph, node: Node, compiled: set[str], hard: dict[str
     return list(dict.fromkeys(preds))
 
 
-def _items(analysis: Analysis, compiled: set[str], hard: dict[str, frozenset[str]], fetched: set[str]) -> list[Item]:
+def _closure(graph: Graph, roots: Iterable[str], compiled: set[str], hard: dict[str, frozenset[str]]) -> set[str]:
+    """Nodes that the roots need through what counts of their edges."""
+    work = list(dict.fromkeys(roots))
+    seen = set(work)
+    while work:
+        for name in effective_preds(graph, graph[work.pop()], compiled, hard):
+            if name not in seen:
+                seen.add(name)
+                work.append(name)
+    return seen
+
+
+def _items(
+    analysis: Analysis, order: Sequence[Node], compiled: set[str], hard: dict[str, frozenset[str]], fetched: set[str]
+) -> list[Item]:
     graph = analysis.graph
-    index = {node.name: i for i, node in enumerate(analysis.order)}
+    index = {node.name: i for i, node in enumerate(order)}
     items: list[Item] = []
-    for at, node in enumerate(analysis.order):
+    for at, node in enumerate(order):
         inside = node.name in compiled
         # a back edge of a legacy loop points forward here and says nothing about order
         preds = [i for i in map(index.__getitem__, effective_preds(graph, node, compiled, hard)) if i < at]
@@ -235,7 +305,7 @@ def _boundaries(clustering: Clustering) -> None:
     """Fill inputs, outputs, constants and controls of all clusters."""
     graph, analysis = clustering.graph, clustering.analysis
     owner = clustering.owner
-    live = {node.name for node in analysis.order}
+    live = {node.name for node in clustering.order}
     fetched = dict.fromkeys(clustering.fetches)
     whole = {name for name, _ in fetched if len(graph[name].output_types or ()) > 1}
     for cluster in clustering.clusters:
@@ -248,10 +318,10 @@ def _boundaries(clustering: Clustering) -> None:
                 if owner.get(ref[0]) is cluster:
                     continue
                 source = graph[ref[0]]
-                if _is_free(analysis, source) or (node.op == "Assert" and source.op == "Const" and not source.controls):
+                if _is_free(analysis, source, clustering.hard) or (node.op == "Assert" and source.op == "Const" and not source.controls):
                     constants[ref[0]] = None
                 else:
-                    inputs[ref] = None
+                    inputs[passed_through(clustering, ref, owner)] = None
             for name in node.controls:
                 for h in sorted(clustering.hard.get(name, ())):
                     if owner.get(h) is not cluster:
