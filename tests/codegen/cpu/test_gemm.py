@@ -28,7 +28,7 @@ def ids(x: object) -> str:
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("transposed", ["", "ab"])
 def test_all_sizes(rng, target, dtype, transposed):
     """Every dim dynamic: one kernel serves all of M, N, K, zero included; each split of the tasks gives the same bits."""
     c = Case()
@@ -106,18 +106,17 @@ def test_bias_gelu_residual(rng, target, dtype, n):
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
 @pytest.mark.parametrize("d", [8, 26, 64])
 def test_output_split_into_heads(rng, target, d):
-    """[B*S, H*D] stored as [B, H, S, D]: the column axis is walked a head at a time."""
+    """[B, S] x [H, D] stored as [B, H, S, D]: the column axis is walked a head at a time."""
     c = Case()
     b, h = c.b, 3
-    x, w = c.arg(DType.F32, ("b", "s", 20)), c.arg(DType.F32, (20, h * d), "const")
-    y = b.dot_general(b.reshape(x, (Dim.of("b") * Dim.of("s"), 20)), w, [1], [0])
+    x, w = c.arg(DType.F32, ("b", "s", 20)), c.arg(DType.F32, (20, h, d), "const")
+    y = b.dot_general(x, w, [2], [0])
     y = b.add(y, b.full(1.0, DType.F32, y.dims))
-    y = b.transpose(b.reshape(y, ("b", "s", h, d)), (0, 2, 1, 3))
-    f = c.compile(target, "gemm", [y])
+    f = c.compile(target, "gemm", [b.transpose(y, (0, 2, 1, 3))])
     for batch, s in ((1, 1), (2, 5), (2, 80), (0, 4)):
-        arrays = {x: random(rng, DType.F32, (batch, s, 20)), w: random(rng, DType.F32, (20, h * d))}
+        arrays = {x: random(rng, DType.F32, (batch, s, 20)), w: random(rng, DType.F32, (20, h, d))}
         (got,) = f({**arrays, **prepared(f, arrays)}, {"b": batch, "s": s}, split=1)
-        want = (arrays[x] @ arrays[w] + 1).reshape(batch, s, h, d).transpose(0, 2, 1, 3)
+        want = (np.tensordot(arrays[x], arrays[w], 1) + 1).transpose(0, 2, 1, 3)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 

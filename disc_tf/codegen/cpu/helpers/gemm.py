@@ -1,11 +1,12 @@
 """Matrix-product helpers with run-time sizes and pitches, shared by every kernel that multiplies.
 
-`h_gemm_<acc>_<stored>(A, lda, B, ldb, panel, C, ldc, m, n, k)`: C[m, n] = A[m, k] B[k, n], all pitches in elements.
+`h_gemm_<acc>_<stored>(A, lda, B, ldb, panel, C, ldc, m, n, k, ahead)`: C[m, n] = A[m, k] B[k, n], all pitches in elements.
 
 * A: `acc` elements, k contiguous. C: `acc` elements; whole vectors are written, so a row of C holds n rounded up to a vector.
 * B: `stored` elements (widened on load) in panels of NR columns: row k of panel p starts at `B + p*panel + k*ldb`. Packed: ldb = NR,
   panel = k*NR. Unpacked row-major with pitch N: ldb = N, panel = NR, and n a multiple of the vector. A panel's missing columns are read
   up to a whole vector (packing fills them with zeros).
+* ahead: where the B of the caller's next product lies (its own B if unknown); it is prefetched meanwhile.
 * k = 0 gives zeros; m = 0 or n = 0 does nothing. The order of additions depends on (m, n, k) only.
 
 `h_mk_<acc>_<stored>_<mr>x<nv>` are the register tiles under it: one strip of mr rows times a run of panels.
@@ -63,7 +64,7 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
                            ("ahead_a", PTR), ("ahead_b", PTR)],
                   linkage="internal", fma=target.fma, attrs=_attrs(target))
     a0, b0, c0, k, lda, ldb, ldc, panels, panel, more, ahead_a, ahead_b = b.params
-    micro = _Micro(b, target, DType.from_name(stored), mr, nv, lanes, ty, b.mul(lda, ty.bytes), b.mul(ldb, DType.from_name(stored).bytes), ldc)
+    micro = _Micro(b, DType.from_name(stored), mr, nv, lanes, ty, b.mul(lda, ty.bytes), b.mul(ldb, DType.from_name(stored).bytes), ldc)
 
     def one_panel(_: V, at: list[V]) -> list[V]:
         micro.panel(a0, at[0], at[1], k, more, at[2], at[3])
@@ -78,9 +79,8 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
 class _Micro:
     """Emits the product of one strip with one panel, accumulators in registers."""
 
-    def __init__(self, b: FnBuilder, target: CpuTarget, stored: DType, mr: int, nv: int, lanes: int, ty: Ty, a_pitch: V, b_pitch: V,
+    def __init__(self, b: FnBuilder, stored: DType, mr: int, nv: int, lanes: int, ty: Ty, a_pitch: V, b_pitch: V,
                  ldc: V) -> None:
-        self.target = target
         self.b, self.stored, self.mr, self.nv, self.lanes, self.ty = b, stored, mr, nv, lanes, ty
         self.vt = vec(ty, lanes)
         self.a_pitch, self.b_pitch, self.ldc = a_pitch, b_pitch, ldc
@@ -128,7 +128,7 @@ class _Micro:
         rows, bp, sums = carried[:g], carried[g], carried[g + 1:]
         for u in range(count):
             base = (u % self.split) * tile
-            columns = [load_widened(b, self.target, self.stored, self.ty, b.gep(bp, j * self.lanes * self.stored.bytes, I8), self.lanes)
+            columns = [load_widened(b, self.stored, self.ty, b.gep(bp, j * self.lanes * self.stored.bytes, I8), self.lanes)
                        for j in range(self.nv)]
             for i in range(self.mr):
                 row = rows[i // _GROUP]

@@ -1,0 +1,397 @@
+"""dot_general with its epilogue as one kernel: 2-D tasks over row and column blocks, panels of the right operand, spilled block.
+
+Schedule (measured, see `tiles.py` and `helpers/gemm.py`): a task is one block of rows times one block of columns. Block sizes are
+fixed per target and type, never by the number of threads, so that results are the same however tasks are split. The block's product
+goes to scratch (it stays in the inner caches) and the epilogue runs over it a row at a time; a product that is stored as it is goes
+straight to its place.
+
+Operands are views: any strides, any number of axes per role. What the micro-kernels cannot read in place (the contracted axis of the
+left operand not contiguous, narrow types, a transposed or ragged right operand) is copied to the worker's scratch, once for the
+consecutive tasks that share it. A constant right operand is packed once, by `prepare`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from disc_tf.codegen.context import EmitContext
+from disc_tf.codegen.cpu import lanes
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
+from disc_tf.codegen.cpu.emit import emitter
+from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
+from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
+from disc_tf.codegen.cpu.points import Points, each_vector
+from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
+from disc_tf.codegen.kernel import Kernel, Variant
+from disc_tf.codegen.llvm import FnBuilder, I64, V, vec
+from disc_tf.fusion.types import Fusion, PrepareEntry, Region
+from disc_tf.fusion.views import Axis, View
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim, ceildiv, dmax, dmin
+from disc_tf.ir.types import DType
+
+#: bytes of a row of a column block: a block of B of K rows then stays in the second-level cache
+_COLUMN_BYTES = 384
+#: rows of a row block, about; a multiple of the tile's
+_ROWS = 144
+#: rows from which on an unpacked right operand is worth packing
+_PACK_ROWS = 24
+#: multiply-adds that a chunk of tasks should have: about 10 us, what waking a thread costs
+_CHUNK_WORK = 1 << 20
+
+
+@emitter("gemm")
+def emit_gemm(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
+    """Kernels of a fusion of kind ``gemm`` (attrs as `Fusion` documents). One kernel serves every M, N, K, zero included.
+
+    ValueError for element types without a product (bool).
+    """
+    return [Variant(None, (_Gemm(fusion, ctx).emit(),))]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Role:
+    """An operand's axes by role, merged."""
+
+    view: View
+    batch: list[Axis]
+    outer: list[Axis]
+    inner: list[Axis]
+
+
+def _unit(axes: list[Axis], ctx: EmitContext) -> bool:
+    """Whether the axes are one contiguous run (or nothing)."""
+    return not axes or (len(axes) == 1 and ctx.env.is_equal(axes[0].stride, ONE) is True)
+
+
+class _Gemm:
+    """Emits one fusion."""
+
+    def __init__(self, fusion: Fusion, ctx: EmitContext) -> None:
+        self.fusion, self.ctx, self.target = fusion, ctx, ctx.target
+        dot = fusion.attrs["dot"]
+        self.dot: Value = dot.result
+        self.region: Region = fusion.attrs["region"]
+        self.groups: tuple[int, int, int, int] = tuple(fusion.attrs["axes"])
+        nb, nm, _, nk = self.groups
+        lhs, rhs = fusion.attrs["lhs"], fusion.attrs["rhs"]
+        self.acc = acc_dtype(self.dot.dtype)
+        self.lhs_dtype, self.rhs_dtype = dot.operands[0].dtype, dot.operands[1].dtype
+        self.tile: Tile = tile_for(self.target, self.acc)
+        self.ty = acc_ty(str(self.acc))
+        env = ctx.env
+        self.batch, self.m = extent_of(lhs.axes[:nb]), extent_of(lhs.axes[nb:nb + nm])
+        self.k, self.n = extent_of(lhs.axes[nb + nm:]), extent_of(rhs.axes[nb + nk:])
+        self.lhs = _Role(lhs, merge_axes(lhs.axes[:nb], env), merge_axes(lhs.axes[nb:nb + nm], env), merge_axes(lhs.axes[nb + nm:], env))
+        self.rhs = _Role(rhs, merge_axes(rhs.axes[:nb], env), merge_axes(rhs.axes[nb:nb + nk], env), merge_axes(rhs.axes[nb + nk:], env))
+        same = self.lhs_dtype.bits == self.ty.bits and self.lhs_dtype.is_float == self.acc.is_float
+        self.copy_lhs = not (same and len(self.lhs.outer) <= 1 and _unit(self.lhs.inner, ctx))
+        self.packed = self._prepared()
+        self.frame = ProductFrame(ctx)
+        self.b = self.frame.b
+
+    # -- what is decided before any code ----------------------------------------------------------------------
+
+    def _prepared(self) -> PrepareEntry | None:
+        """The prepared panels of a constant right operand, where its axes are a matrix."""
+        view = self.rhs.view
+        if self.fusion.attrs.get("pack") != "rhs" or view.source not in self.ctx.params:
+            return None
+        if self.rhs.batch or len(self.rhs.inner) > 1 or len(self.rhs.outer) > 1:
+            return None
+        axes = tuple(axes[0] if axes else Axis(ONE, ONE) for axes in (self.rhs.outer, self.rhs.inner))
+        return self.ctx.prepared(View(view.source, view.offset, axes), panel_layout(self.target, self.acc))
+
+    @property
+    def block_columns(self) -> int:
+        """Columns of a task: whole panels."""
+        nr = self.tile.nr
+        return max(_COLUMN_BYTES // self.ty.bytes // nr, 1) * nr
+
+    @property
+    def block_rows(self) -> int:
+        return _ROWS // self.tile.mr * self.tile.mr
+
+    def _direct(self) -> View | None:
+        """Where the product may be written without a detour: stored as it is, rows of whole vectors."""
+        region = self.region
+        if region.ops or len(region.writes) != 1 or not self._whole_vectors():
+            return None
+        out, view = region.writes[0]
+        nb, nm, _, _ = self.groups
+        rows, columns = merge_axes(view.axes[nb:nb + nm], self.ctx.env), merge_axes(view.axes[nb + nm:], self.ctx.env)
+        stored_whole = out.dtype.bits == self.ty.bits and region.resolve(out) is self.dot
+        return view if stored_whole and len(rows) <= 1 and columns and _unit(columns, self.ctx) else None
+
+    def _whole_vectors(self) -> bool:
+        if self.n.is_static:
+            return int(self.n) % self.tile.lanes == 0
+        return self.ctx.env.divides(self.tile.lanes, self.n) is True
+
+    # -- code ---------------------------------------------------------------------------------------------------
+
+    def emit(self) -> Kernel:
+        frame, b = self.frame, self.b
+        m, n, k = frame.dim(self.m), frame.dim(self.n), frame.dim(self.k)
+        self.m_v, self.n_v, self.k_v = m, n, k
+        row_blocks, column_blocks = ceildiv(self.m, self.block_rows), ceildiv(self.n, self.block_columns)
+        rb, cb = frame.dim(row_blocks), frame.dim(column_blocks)
+        rows_each = frame.dim(ceildiv(self.m, dmax(row_blocks, 1)))
+        self._prepare_operands()
+        direct = self._direct()
+        points = None if direct is not None else Points(frame, self.region, self.groups[:3], self.ctx.env)
+        out = self._direct_place(direct) if direct is not None else None
+        self.ldc = b.i64(self.block_columns)
+        block = None
+        if direct is None:
+            slack = 2 * self.tile.lanes
+            block = frame.scratch_area((self.block_rows * self.block_columns + slack) * self.ty.bytes)
+        columns_first = self.copy_lhs and self.packed is not None
+
+        def task(t: V, held: list[V]) -> list[V]:
+            if columns_first:
+                cblock, rest = b.urem(t, cb), b.udiv(t, cb)
+                rblock, batch = b.urem(rest, rb), b.udiv(rest, rb)
+            else:
+                rblock, rest = b.urem(t, rb), b.udiv(t, rb)
+                cblock, batch = b.urem(rest, cb), b.udiv(rest, cb)
+            m0, n0 = b.mul(rblock, rows_each), b.mul(cblock, self.block_columns)
+            rows = b.smin(rows_each, b.sub(m, m0))
+            columns = b.smin(b.i64(self.block_columns), b.sub(n, n0))
+            a_id = b.add(b.mul(batch, rb), rblock)
+            b_id = b.add(b.mul(batch, cb), cblock)
+            a, lda = self._left(batch, m0, rows, b.icmp("ne", a_id, held[0]))
+            if out is None:
+                c, ldc = block, self.ldc
+            else:
+                c, ldc = out(batch, m0, n0)
+            held_b = self._multiply(batch, n0, rows, columns, a, lda, c, ldc, b_id, held[1])
+            if points is not None:
+                self._epilogue(points, batch, m0, n0, rows, columns, block)
+            return [a_id, held_b]
+
+        b.loop(frame.begin, frame.end, 1, [b.i64(-1), b.i64(-1)], task, "task")
+        work = dmin(self.m, self.block_rows) * dmin(self.n, self.block_columns) * self.k + self.k * (8 * self.block_columns)
+        grain = dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1)
+        return frame.kernel(self.fusion.name, self.batch * row_blocks * column_blocks, grain)
+
+    def _prepare_operands(self) -> None:
+        """Ask for buffers, strides and scratch while at the top level."""
+        frame, lhs, rhs = self.frame, self.lhs, self.rhs
+        self.a_base = frame.b.gep(frame.buffer(lhs.view.source), frame.dim(lhs.view.offset), lanes.mem_elem(self.lhs_dtype))
+        self.a_batch, self.a_rows, self.a_inner = (Run.of(frame, axes) for axes in (lhs.batch, lhs.outer, lhs.inner))
+        if self.copy_lhs:
+            pitch = ceildiv(self.k, 16) * 16 + 16  # an odd number of cache lines: rows do not alias in the first-level cache
+            self.a_pitch = frame.dim(pitch)
+            self.a_copy = frame.scratch_area(pitch * (self.block_rows * self.ty.bytes))
+        if self.packed is not None:
+            self.b_base = frame.buffer(self.packed)
+            return
+        self.b_base = frame.b.gep(frame.buffer(rhs.view.source), frame.dim(rhs.view.offset), lanes.mem_elem(self.rhs_dtype))
+        self.b_batch, self.b_inner, self.b_columns = (Run.of(frame, axes) for axes in (rhs.batch, rhs.outer, rhs.inner))
+        self.b_copy = frame.scratch_area(self.k * (self.block_columns * self.rhs_dtype.bytes))
+
+    def _direct_place(self, view: View):
+        frame, b = self.frame, self.b
+        nb, nm, _, _ = self.groups
+        base = b.gep(frame.buffer(view.source), frame.dim(view.offset), self.ty)
+        batch, rows = (Run.of(frame, merge_axes(axes, self.ctx.env)) for axes in (view.axes[:nb], view.axes[nb:nb + nm]))
+
+        def place(batch_index: V, m0: V, n0: V) -> tuple[V, V]:
+            at = b.add(b.add(batch.offset(b, batch_index), rows.offset(b, m0)), n0)
+            return b.gep(base, at, self.ty), rows.stride
+
+        return place
+
+    def _left(self, batch: V, m0: V, rows: V, fresh: V) -> tuple[V, V]:
+        """The address and pitch of the task's rows of A; copied (once for consecutive tasks of the same rows) where needed."""
+        b = self.b
+        base = b.gep(self.a_base, self.a_batch.offset(b, batch), lanes.mem_elem(self.lhs_dtype))
+        if not self.copy_lhs:
+            return b.gep(base, b.mul(m0, self.a_rows.stride), self.ty), self.a_rows.stride
+        symbol = rows_symbol(self.lhs_dtype, self.acc)
+        elem = lanes.mem_elem(self.lhs_dtype)
+        whole = self.a_rows.single and self.a_inner.single
+
+        def copy() -> None:
+            if whole:
+                start = b.gep(base, b.mul(m0, self.a_rows.stride), elem)
+                self.frame.call(symbol, [start, self.a_rows.stride, self.a_inner.stride, self.a_copy, self.a_pitch, rows, self.k_v])
+                return
+
+            def row(i: V, _: list[V]) -> None:
+                start = b.gep(base, self.a_rows.offset(b, b.add(m0, i)), elem)
+                self._copy_runs(start, self.a_inner, b.gep(self.a_copy, b.mul(i, self.a_pitch), self.ty), symbol)
+
+            b.loop(0, rows, 1, [], row)
+
+        b.if_then(fresh, lambda: copy() and None)
+        return self.a_copy, self.a_pitch
+
+    def _copy_runs(self, start: V, inner: Run, dst: V, symbol: str) -> None:
+        """One row of A whose contracted axes do not compose: a run of the innermost axis at a time."""
+        b = self.b
+        if inner.single:
+            self.frame.call(symbol, [start, b.i64(0), inner.stride, dst, b.i64(0), b.i64(1), self.k_v])
+            return
+        *outer, last = inner.extents
+        count = b.i64(1)
+        for e in outer:
+            count = b.mul(count, e)
+        prefix = Run(outer, inner.strides[:-1])
+
+        def run(r: V, _: list[V]) -> None:
+            src = b.gep(start, prefix.offset(b, r), lanes.mem_elem(self.lhs_dtype))
+            self.frame.call(symbol, [src, b.i64(0), inner.strides[-1], b.gep(dst, b.mul(r, last), self.ty), b.i64(0), b.i64(1), last])
+
+        b.loop(0, count, 1, [], run)
+
+    def _multiply(self, batch: V, n0: V, rows: V, columns: V, a: V, lda: V, c: V, ldc: V, b_id: V, held: V) -> V:
+        """The product of the task; returns which block of B lies packed in scratch afterwards (-1: none)."""
+        b, nr = self.b, self.tile.nr
+        symbol = gemm_symbol(self.acc, self.rhs_dtype)
+        elem = lanes.mem_elem(self.rhs_dtype)
+        k = self.k_v
+        panel = b.mul(k, nr)
+        if self.packed is not None:
+            at = b.gep(self.b_base, b.mul(n0, k), elem)
+            after = b.add(n0, self.block_columns)
+            ahead = b.gep(self.b_base, b.mul(b.select(b.icmp("slt", after, self.n_v), after, n0), k), elem)
+            self.frame.call(symbol, [a, lda, at, b.i64(nr), panel, c, ldc, rows, columns, k, ahead])
+            return held
+        base = b.gep(self.b_base, self.b_batch.offset(b, batch), elem)
+
+        def pack_then_multiply() -> list[V]:
+            b.if_then(b.icmp("ne", b_id, held), lambda: self._pack(base, n0, columns) and None)
+            self.frame.call(symbol, [a, lda, self.b_copy, b.i64(nr), panel, c, ldc, rows, columns, k, self.b_copy])
+            return [b_id]
+
+        def in_place() -> list[V]:
+            start = b.gep(base, n0, elem)
+            ldb = self.b_inner.stride
+            whole = b.and_(columns, -self.tile.lanes)
+            self.frame.call(symbol, [a, lda, start, ldb, b.i64(nr), c, ldc, rows, whole, k, start])
+
+            def tail() -> None:
+                left = b.sub(columns, whole)
+                self.frame.call(pack_symbol(elem.bits, nr), [b.gep(start, whole, elem), ldb, b.i64(1), self.b_copy, k, left])
+                self.frame.call(symbol, [a, lda, self.b_copy, b.i64(nr), panel, b.gep(c, whole, self.ty), ldc, rows, left, k, self.b_copy])
+
+            b.if_then(b.icmp("slt", whole, columns), lambda: tail() and None)
+            return [b.i64(-1)]
+
+        contiguous = self.b_inner.single and _unit(self.rhs.inner, self.ctx)
+        if not contiguous:
+            return pack_then_multiply()[0]
+        return b.if_else(b.icmp("slt", rows, _PACK_ROWS), in_place, pack_then_multiply)[0]
+
+    def _pack(self, base: V, n0: V, columns: V) -> None:
+        """Pack the task's columns of B into panels in scratch."""
+        b, nr = self.b, self.tile.nr
+        elem = lanes.mem_elem(self.rhs_dtype)
+        if self.b_inner.single and self.b_columns.single:
+            start = b.gep(base, b.mul(n0, self.b_columns.stride), elem)
+            self.frame.call(pack_symbol(elem.bits, nr), [start, self.b_inner.stride, self.b_columns.stride, self.b_copy, self.k_v, columns])
+            return
+        # Ragged: an element at a time; the zero fill of the last panel comes from rounding the columns up.
+        last = b.sub(columns, 1)
+        padded = b.mul(b.udiv(b.add(columns, nr - 1), nr), nr)
+
+        def column(j: V, _: list[V]) -> None:
+            src = b.gep(base, self.b_columns.offset(b, b.add(n0, b.smin(j, last))), elem)
+            dst = b.gep(self.b_copy, b.add(b.mul(b.mul(b.udiv(j, nr), nr), self.k_v), b.urem(j, nr)), elem)
+            b.loop(0, self.k_v, 1, [], lambda i, _: b.store(
+                b.load(elem, b.gep(src, self.b_inner.offset(b, i), elem)), b.gep(dst, b.mul(i, nr), elem)))
+
+        b.loop(0, padded, 1, [], column)
+
+    # -- epilogue -------------------------------------------------------------------------------------------------
+
+    def _epilogue(self, points: Points, batch: V, m0: V, n0: V, rows: V, columns: V, block: V) -> None:
+        """The region over the block: rows, then runs of the last axis, then vectors."""
+        b = self.b
+        batches, ms, ns = points.extents
+        lead = unravel(b, batch, batches)
+
+        def one_row(i: V, _: list[V]) -> None:
+            index = [*lead, *unravel(b, b.add(m0, i), ms)]
+            line = b.gep(block, b.mul(i, self.ldc), self.ty)
+            emit_points(points, index, ns, n0, columns, self.dot, self._seed(line, self.dot.dtype), self.tile.lanes)
+
+        b.loop(0, rows, 1, [], one_row)
+
+    def _seed(self, line: V, dtype: DType):
+        b = self.b
+
+        def load(at: V, count: int) -> V:
+            return from_accumulator(b, dtype, b.load(vec(self.ty, count), b.gep(line, at, self.ty)))
+
+        return load
+
+
+def from_accumulator(b: FnBuilder, dtype: DType, x: V) -> V:
+    """An accumulator value as a register value of the product's dtype: rounded to f16 or bf16, wrapped to a narrow integer."""
+    if dtype.is_int:
+        return b.trunc(x, lanes.reg_elem(dtype)) if dtype.bits < x.ty.bits else x
+    return lanes.round_float(b, dtype, x)
+
+
+def emit_points(points: Points, index: list[V], ns: list[V], n0: V, columns: V, seed_value: Value, seed, width: int) -> None:
+    """Compute and store a region at the columns [n0, n0 + columns) of one row; `seed(at, lanes)` gives the product `at` columns after n0.
+
+    Several column axes that do not compose are walked as runs of the last one.
+    """
+    b = points.frame.b
+    masked = points.frame.target.masked_memory
+    if not ns:
+        row = points.row(index)
+        known: dict[Value, V] = {}
+        seeds = {seed_value: lambda d, count: seed(b.const(0, I64), 1)}
+        row.compute(points.region.ops, known, b.i64(0), 1, None, seeds)
+        row.store(known, b.i64(0), 1, None, seeds)
+        return
+    last = ns[-1]
+
+    def run(q: V) -> None:
+        row = points.row([*index, *unravel(b, q, ns[:-1])] if len(ns) > 1 else index)
+        start = b.sub(b.mul(q, last), n0)
+        low = b.smax(b.sub(0, start), b.i64(0))
+        high = b.smin(last, b.sub(columns, start))
+        seeds = {seed_value: lambda d, count: seed(b.add(d, start), count)}
+
+        def body(d: V, count: int, mask: V | None) -> None:
+            known: dict[Value, V] = {}
+            row.compute(points.region.ops, known, d, count, mask, seeds)
+            row.store(known, d, count, mask, seeds)
+
+        each_vector(b, low, high, width, masked, body)
+
+    if len(ns) == 1:
+        run(b.i64(0))
+        return
+    safe = b.smax(last, b.i64(1))
+    first, stop = b.udiv(n0, safe), b.udiv(b.add(b.add(n0, columns), b.sub(safe, 1)), safe)
+    b.loop(first, stop, 1, [], lambda q, _: run(q))
+
+
+def emit_pack(view: View, out: Value, layout: tuple, ctx: EmitContext) -> Kernel:
+    """The kernel that makes a prepared constant in the ``("panel", NR)`` layout.
+
+    view: axes (k, n) over the source, any strides, any dtype. out: the packed value (ceil(n / NR) * NR * k elements). One task a panel.
+    """
+    kind, nr = layout
+    if kind != "panel" or len(view.axes) != 2:
+        raise ValueError(f"no packing kernel for layout {layout} of {view}")
+    frame = ProductFrame(ctx)
+    b = frame.b
+    elem = lanes.mem_elem(out.dtype)
+    source, target = frame.buffer(view.source), frame.buffer(out)
+    k, n = (frame.dim(a.extent) for a in view.axes)
+    stride_k, stride_n = (frame.dim(a.stride) for a in view.axes)
+    start = b.gep(source, frame.dim(view.offset), elem)
+    j0 = b.mul(frame.begin, nr)
+    columns = b.sub(b.smin(n, b.mul(frame.end, nr)), j0)
+    frame.call(pack_symbol(elem.bits, nr),
+               [b.gep(start, b.mul(j0, stride_n), elem), stride_k, stride_n, b.gep(target, b.mul(j0, k), elem), k, columns])
+    tasks = ceildiv(view.axes[1].extent, nr)
+    return frame.kernel(f"pack_{out.dtype}_{nr}", tasks, dmax(Dim.of(1 << 16) // dmax(view.axes[0].extent * nr, 1), 1))
