@@ -49,6 +49,7 @@ class ShapeEnv:
         self._multiples: list[tuple[Dim, Dim]] = list(parent._multiples) if parent else []  # divisor, dividend
         self._likely: dict[str, tuple[int, ...]] = dict(parent._likely) if parent else {}
         self._cache: dict[Dim, Dim] = {}
+        self._intervals: dict[Atom, Interval] = {}  # of atoms other than symbols; nested ones share work
 
     def child(self) -> ShapeEnv:
         """An environment for a region: it starts with these facts, and its own facts do not leave it."""
@@ -71,7 +72,7 @@ class ShapeEnv:
         if name is None:
             if zero not in self._equations:
                 self._equations.append(zero)
-                self._cache.clear()
+                self._forget()
             return True
         return self._substitute_symbol(name, value)
 
@@ -81,7 +82,7 @@ class ShapeEnv:
         known = self.divides(divisor, dim)
         if known is None:
             self._multiples.append((divisor, dim))
-            self._cache.clear()
+            self._forget()
         return known is not False
 
     def set_range(self, dim: DimLike, low: int | None = 0, high: int | None = None) -> bool:
@@ -100,7 +101,7 @@ class ShapeEnv:
         if high is not None:
             high = (high - offset) // scale
         self._ranges[key] = _meet(self._ranges.get(key, (None, None)), (low, high))
-        self._cache.clear()
+        self._forget()
         low, high = self.bounds(key)
         if low is not None and low == high:
             return self.assume_eq(key, low)
@@ -320,7 +321,7 @@ class ShapeEnv:
         if name in self._likely and value.symbol is not None:
             self._likely.setdefault(value.symbol, self._likely[name])
         self._solved[name] = value
-        self._cache.clear()
+        self._forget()
         # Facts about the symbol become facts about its value.
         equations = [e for e in self._equations if name in e.symbols()]
         ranges = [(k, r) for k, r in self._ranges.items() if name in k.symbols()]
@@ -468,7 +469,20 @@ class ShapeEnv:
             return (None if high is None else -high * scale + offset, None if low is None else -low * scale + offset)
         return (None, None)
 
+    def _forget(self) -> None:
+        """Drop what was derived from the facts: they have changed."""
+        self._cache.clear()
+        self._intervals.clear()
+
     def _interval(self, atom: Atom) -> Interval:
+        found = self._intervals.get(atom)
+        if found is None:
+            found = self._find_interval(atom)
+            if atom.kind != "sym":
+                self._intervals[atom] = found
+        return found
+
+    def _find_interval(self, atom: Atom) -> Interval:
         as_dim = Dim(((1, ((atom, 1),)),))
         known = self._ranges.get(as_dim, (None, None))
         if atom.kind == "sym":
