@@ -70,7 +70,7 @@ def _scalar(frame: KernelFrame, op: Op) -> V:
         x = frame.dim(op.attrs["dim"])
         return frame.b.trunc(x, lanes.reg_elem(dtype)) if dtype.bits < 64 else x
     value = op.attrs["value"]
-    number = value.reshape(-1)[0] if value.size else 0
+    number = value[(0,) * value.ndim] if value.size else 0
     if dtype.is_bool:
         return const(int(bool(number)), I1)
     return const(float(number) if dtype.is_float else int(number), lanes.reg_elem(dtype))

@@ -1,0 +1,179 @@
+"""Attention as one kernel: per (batch, head, block of query rows) the scores, the row stage and the product with V.
+
+K (transposed) and V are packed into panels in the worker's scratch, once for the consecutive tasks of one head; Q is read where the
+projection left it if it can be. A strip of a few rows of scores lies in the first-level cache: the row stage runs over it, and the
+same strip is the left operand of the second product. No [S, S] matrix is ever stored. Sizes are run-time values, 0 and 1 included.
+"""
+
+from __future__ import annotations
+
+from disc_tf.codegen.context import EmitContext
+from disc_tf.codegen.cpu import lanes
+from disc_tf.codegen.cpu.emit import emitter
+from disc_tf.codegen.cpu.gemm import emit_points, from_accumulator
+from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
+from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
+from disc_tf.codegen.cpu.points import Points
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
+from disc_tf.codegen.cpu.row_stage import RowStage
+from disc_tf.codegen.cpu.tiles import acc_dtype, acc_ty, tile_for
+from disc_tf.codegen.kernel import Kernel, Variant
+from disc_tf.codegen.llvm import I64, Ty, V, vec
+from disc_tf.fusion.types import Fusion
+from disc_tf.fusion.views import View
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim, ceildiv, dmax, dmin
+from disc_tf.ir.types import DType
+
+#: query rows of a task, about: enough to pay for packing K and V, few enough for tasks at batch 1
+_ROWS = 144
+#: multiply-adds that a chunk of tasks should have (about 10 us)
+_CHUNK_WORK = 1 << 20
+
+
+@emitter("attention")
+def emit_attention(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
+    """The kernel of a fusion of kind ``attention`` (attrs as `Fusion` documents).
+
+    The row stage may be any chain of elementwise ops and row reductions. The division by a row sum is a product with its
+    reciprocal, as TensorFlow's own softmax does.
+    """
+    return [Variant(None, (_Attention(fusion, ctx).emit(),))]
+
+
+class _Operand:
+    """A view (batch axes, rows, columns) in machine form."""
+
+    def __init__(self, frame: ProductFrame, view: View, dtype: DType, ctx: EmitContext) -> None:
+        self.dtype, self.elem = dtype, lanes.mem_elem(dtype)
+        *batch, rows, columns = view.axes
+        self.base = frame.b.gep(frame.buffer(view.source), frame.dim(view.offset), self.elem)
+        self.batch = Run.of(frame, merge_axes(batch, ctx.env))
+        self.row_stride, self.column_stride = frame.dim(rows.stride), frame.dim(columns.stride)
+        unit = columns.extent == ONE or ctx.env.is_equal(columns.stride, ONE) is True
+        self.contiguous = unit
+
+    def at(self, frame: ProductFrame, batch: V) -> V:
+        """The address of element (0, 0) of a batch index."""
+        return frame.b.gep(self.base, self.batch.offset(frame.b, batch), self.elem)
+
+
+class _Attention:
+    def __init__(self, fusion: Fusion, ctx: EmitContext) -> None:
+        self.fusion, self.ctx = fusion, ctx
+        attrs = fusion.attrs
+        self.qk: Value = attrs["qk"].result
+        self.pv: Value = attrs["pv"].result
+        self.probs: Value = attrs["probs"]
+        self.views: dict[str, View] = {n: attrs[n] for n in "qkv"}
+        self.score_acc, self.out_acc = acc_dtype(self.qk.dtype), acc_dtype(self.pv.dtype)
+        self.score_ty, self.out_ty = acc_ty(str(self.score_acc)), acc_ty(str(self.out_acc))
+        self.score_tile, self.out_tile = tile_for(ctx.target, self.score_acc), tile_for(ctx.target, self.out_acc)
+        self.mr = min(self.score_tile.mr, self.out_tile.mr)
+        self.batch = extent_of(self.views["q"].axes[:-2])
+        self.m, self.d = self.views["q"].axes[-2].extent, self.views["q"].axes[-1].extent
+        self.n, self.dv = self.views["v"].axes[-2].extent, self.views["v"].axes[-1].extent
+        self.frame = ProductFrame(ctx)
+        self.b = self.frame.b
+
+    def emit(self) -> Kernel:
+        frame, b, ctx = self.frame, self.b, self.ctx
+        groups = (len(self.views["q"].axes) - 2, 1, 1)
+        rows_each = _ROWS // self.mr * self.mr
+        row_blocks = ceildiv(self.m, rows_each)
+        blocks = frame.dim(row_blocks)
+        block_rows = frame.dim(ceildiv(self.m, dmax(row_blocks, 1)))
+        m, n, d, dv = (frame.dim(x) for x in (self.m, self.n, self.d, self.dv))
+        qk_op, pv_op = self.fusion.attrs["qk"], self.fusion.attrs["pv"]
+        sources = {"q": qk_op.operands[0], "k": qk_op.operands[1], "v": pv_op.operands[1]}
+        q, k, v = (_Operand(frame, self.views[x], sources[x].dtype, ctx) for x in "qkv")
+        score_points = Points(frame, self.fusion.attrs["score"], groups, ctx.env)
+        out_points = Points(frame, self.fusion.attrs["region"], groups, ctx.env)
+
+        nr, out_nr = self.score_tile.nr, self.out_tile.nr
+        columns = ceildiv(self.n, nr) * nr
+        # A pitch of an odd number of vectors: rows of the strip do not alias in the first-level cache.
+        pitch_dim = columns + self.score_tile.lanes
+        pitch = frame.dim(pitch_dim)
+        k_panels = frame.scratch_area(columns * self.d * k.dtype.bytes)
+        v_panels = frame.scratch_area(ceildiv(self.dv, out_nr) * out_nr * self.n * v.dtype.bytes)
+        strip = frame.scratch_area(pitch_dim * (self.mr * self.score_ty.bytes) + 64)
+        in_place = self.score_ty is self.out_ty
+        probs = strip if in_place else frame.scratch_area(pitch_dim * (self.mr * self.out_ty.bytes) + 64)
+        out_columns = ceildiv(self.dv, out_nr) * out_nr
+        out_pitch = frame.dim(out_columns)
+        tile = frame.scratch_area(out_columns * (self.mr * self.out_ty.bytes) + 2 * self.out_tile.lanes * self.out_ty.bytes)
+        stage = RowStage(score_points, self.qk, self.probs, self.score_tile.lanes)
+        stage.buffers = [frame.scratch_area(pitch_dim * 8 + 64) for _ in stage.crossing]
+        copy_q = not (q.contiguous and q.dtype.bits == self.score_ty.bits)
+        if copy_q:
+            q_pitch = frame.dim(ceildiv(self.d, 16) * 16 + 16)
+            q_rows = frame.scratch_area((ceildiv(self.d, 16) * 16 + 16) * (self.mr * self.score_ty.bytes))
+        qk_symbol, pv_symbol = gemm_symbol(self.score_acc, k.dtype), gemm_symbol(self.out_acc, v.dtype)
+
+        def load_panels(batch: V) -> None:
+            frame.call(pack_symbol(k.elem.bits, nr), [k.at(frame, batch), k.column_stride, k.row_stride, k_panels, d, n])
+            frame.call(pack_symbol(v.elem.bits, out_nr), [v.at(frame, batch), v.row_stride, v.column_stride, v_panels, n, dv])
+
+        def one_strip(batch: V, lead: list[V], out_lead: list[V], first: V, count: V) -> None:
+            rows = b.gep(q.at(frame, batch), b.mul(first, q.row_stride), q.elem)
+            if copy_q:
+                frame.call(rows_symbol(q.dtype, self.score_acc), [rows, q.row_stride, q.column_stride, q_rows, q_pitch, count, d])
+                left, lda = q_rows, q_pitch
+            else:
+                left, lda = rows, q.row_stride
+            frame.call(qk_symbol, [left, lda, k_panels, b.i64(nr), b.mul(d, nr), strip, pitch, count, n, d, k_panels])
+
+            def row(i: V, _: list[V]) -> None:
+                line = b.gep(strip, b.mul(i, pitch), self.score_ty)
+                target = b.gep(probs, b.mul(i, pitch), self.out_ty)
+                index = [*lead, *([b.add(first, i)] if score_points.extents[1] else [])]
+                stage.emit(index, n, self._seed(line, self.qk.dtype, self.score_ty), lambda x, at: self._store_probs(x, target, at))
+
+            b.loop(0, count, 1, [], row, "row")
+            frame.call(pv_symbol, [probs, pitch, v_panels, b.i64(out_nr), b.mul(n, out_nr), tile, out_pitch, count, dv, n, v_panels])
+
+            def write(i: V, _: list[V]) -> None:
+                line = b.gep(tile, b.mul(i, out_pitch), self.out_ty)
+                index = [*out_lead, *([b.add(first, i)] if out_points.extents[1] else [])]
+                seed = self._seed(line, self.pv.dtype, self.out_ty)
+                emit_points(out_points, index, out_points.extents[2], b.i64(0), dv, self.pv, seed, self.out_tile.lanes)
+
+            b.loop(0, count, 1, [], write, "write")
+
+        def task(t: V, held: list[V]) -> list[V]:
+            batch, block = b.udiv(t, blocks), b.urem(t, blocks)
+            b.if_then(b.icmp("ne", batch, held[0]), lambda: load_panels(batch) and None)
+            lead, out_lead = (unravel(b, batch, p.extents[0]) for p in (score_points, out_points))
+            m0 = b.mul(block, block_rows)
+            rows = b.smin(block_rows, b.sub(m, m0))
+            strips = b.udiv(b.add(rows, self.mr - 1), self.mr)
+            base = b.udiv(rows, b.smax(strips, 1))
+            longer = b.sub(rows, b.mul(base, strips))
+
+            def strip_of(s: V, at: list[V]) -> list[V]:
+                count = b.add(base, b.zext(b.icmp("slt", s, longer), I64))
+                one_strip(batch, lead, out_lead, b.add(m0, at[0]), count)
+                return [b.add(at[0], count)]
+
+            b.loop(0, strips, 1, [b.i64(0)], strip_of, "strip")
+            return [batch]
+
+        b.loop(frame.begin, frame.end, 1, [b.i64(-1)], task, "task")
+        work = (dmin(self.m, rows_each) + 4) * self.n * (self.d + self.dv)
+        return frame.kernel(self.fusion.name, self.batch * row_blocks, dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1))
+
+    def _seed(self, line: V, dtype: DType, ty: Ty):
+        b = self.b
+
+        def load(at: V, count: int) -> V:
+            return from_accumulator(b, dtype, b.load(vec(ty, count), b.gep(line, at, ty)))
+
+        return load
+
+    def _store_probs(self, x: V, line: V, at: V) -> None:
+        b = self.b
+        dtype = self.probs.dtype
+        if dtype.is_int and dtype.bits < self.out_ty.bits:
+            x = b.sext(x, self.out_ty) if dtype.is_signed else b.zext(x, self.out_ty)
+        b.store(x, b.gep(line, at, self.out_ty))
