@@ -1,0 +1,231 @@
+"""Kernels of kind `rows` (stitch fusion): several reductions and elementwise stages over the same rows, in one kernel.
+
+A task is one row. The row is walked once per *pass*: pass s computes what needs the reductions of earlier passes, and
+the reductions that need only those. A value that a later pass wants again is recomputed from memory when that is
+cheap, else kept in a strip of scratch (a row's worth, so it stays in L1). Every output is stored in the first pass
+that can. Sums combine in a fixed tree (unrolled accumulators pairwise, then lanes), so results depend on nothing but
+the row's length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from disc_tf.codegen.context import EmitContext
+from disc_tf.codegen.cpu import lane_ops, lanes
+from disc_tf.codegen.cpu.emit import emitter
+from disc_tf.codegen.cpu.frame import KernelFrame
+from disc_tf.codegen.cpu.loops import GRAIN, lanes_for, unravel
+from disc_tf.codegen.cpu.monoids import Combiner, known_splat
+from disc_tf.codegen.cpu.points import Points, Row
+from disc_tf.codegen.cpu.row_plan import RowPlan, plan_rows
+from disc_tf.codegen.kernel import Variant
+from disc_tf.codegen.llvm import I8, I64, V, const, vec
+from disc_tf.fusion.types import Fusion, GatherRead, Region
+from disc_tf.fusion.views import View
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim, ceildiv, dmax, product
+from disc_tf.ir.types import DType
+
+
+@emitter("rows")
+def emit_rows(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
+    """One kernel over rows. Fusions without resolved accesses go through `reduce.emit_stages`."""
+    region = fusion.attrs.get("region")
+    if region is None:
+        from disc_tf.codegen.cpu.reduce import emit_stages
+
+        return emit_stages(fusion, ctx)
+    return [Variant(None, (RowsEmitter(fusion, region, ctx).emit(),))]
+
+
+class RowsEmitter:
+    """Emits one rows kernel."""
+
+    def __init__(self, fusion: Fusion, region: Region, ctx: EmitContext) -> None:
+        self.fusion, self.ctx = fusion, ctx
+        self.frame = KernelFrame(f"k_{fusion.name.replace('.', '_')}", ctx.target, ctx.env, (*fusion.inputs, *fusion.outputs))
+        self.b = self.frame.b
+        # The tables of lookups take part in merging and are prepared like reads.
+        self.tables = {v: View(g.table.source, g.table.offset, g.table.axes[1:]) for v, g in region.gathers.items()}
+        self.region = dataclasses.replace(region, reads={**region.reads, **self.tables})
+        outer = len(region.space) - region.inner
+        self.points = Points(self.frame, self.region, (outer, region.inner), ctx.env)
+        self.plan: RowPlan = plan_rows(region)
+        self.row_length = product(region.space[outer:])
+        self.rows = product(region.space[:outer])
+        self.width = lanes_for(ctx, [*(op.result for op in region.ops), *region.reads])
+        self.strips: dict[Value, V] = {}
+        self.scratch = Dim.of(0)
+
+    def emit(self):
+        b, frame = self.b, self.frame
+        for v in self.plan.kept:
+            self.strips[v] = b.gep(frame.scratch, frame.dim(self.scratch), I8)
+            size = self.row_length * lanes.reg_elem(v.dtype).bytes + self.width * 8
+            self.scratch = self.scratch + ceildiv(size, 64) * 64
+        b.loop(frame.begin, frame.end, 1, [], lambda r, _: self._row(r), "row")
+        return frame.finish(self.rows, dmax(1, GRAIN // dmax(self.row_length, 1)), self.scratch)
+
+    # -- one row --------------------------------------------------------------------------------------------------
+
+    def _row(self, r: V) -> None:
+        points, b = self.points, self.b
+        outer_extents, inner_extents = points.extents
+        outer = _unravel(self, r, outer_extents)
+        known: dict[Value, V] = {}
+        first = points.row([*outer, *[const(0, I64)] * max(len(inner_extents) - 1, 0)])
+        for level, ops in enumerate(self.plan.row_ops):
+            self._row_ops(first, ops, known)
+            if level < len(self.plan.passes):
+                self._pass(level, outer, inner_extents, known)
+        for v, view in self.region.writes:
+            if self.plan.is_row(self.region.resolve(v)):
+                x = first.value(v, known, const(0, I64), 1, None, {})
+                first._store(v, view, x, const(0, I64), None)
+        del b
+
+    def _row_ops(self, first: Row, ops: Sequence, known: dict[Value, V]) -> None:
+        zero = const(0, I64)
+        for op in ops:
+            args = [first.value(v, known, zero, 1, None, {}) for v in op.operands]
+            known[op.result] = lane_ops.emit(self.b, op, args)
+
+    def _pass(self, level: int, outer: list[V], extents: list[V], row_known: dict[Value, V]) -> None:
+        """Walk the row once: compute, store, keep and reduce what belongs to this pass."""
+        b, plan = self.b, self.plan.passes[level]
+        reduces = [(op, Combiner(op)) for op in plan.reduces]
+        unroll = 1 if plan.heavy or not reduces else 4
+        starts: list[V] = []
+        for op, c in reduces:
+            starts += [b.splat(v, self.width) for v in c.starts([self._init(op)])]
+        carried = starts * unroll
+
+        def point(i_last: V, lead: list[V], linear: V, count: int, mask: V | None, acc: list[V]) -> list[V]:
+            row = self.points.row([*outer, *lead])
+            known = dict(row_known)
+            self._compute(row, plan, known, i_last, linear, count, mask)
+            out = []
+            for (op, c), a in zip(reduces, acc, strict=True):
+                x = b.splat(row.value(op.operands[0], known, i_last, count, mask, {}), count)
+                if mask is not None:
+                    x = b.select(mask, x, b.splat(c.starts([self._init(op)])[0], count))
+                out += c(b, [a], [x])
+            return out
+
+        carried = self._walk(extents, unroll, carried, len(reduces), point)
+        for k, (op, c) in enumerate(reduces):
+            parts = [carried[u * len(reduces) + k] for u in range(unroll)]
+            while len(parts) > 1:
+                half = len(parts) // 2
+                parts = [c(b, [parts[i]], [parts[i + half]])[0] for i in range(half)]
+            total = c.lanes_together(b, [parts[0]])
+            (row_known[op.result],) = c.finish(b, total, [self._init(op)], [known_splat(op.operands[1])])
+
+    def _init(self, op) -> V:
+        number = known_splat(op.operands[1])
+        if number is None:
+            raise ValueError(f"the initial value of a row reduction must be a constant ({', '.join(op.loc)})")
+        return const(number, lanes.reg_elem(op.result.dtype))
+
+    def _walk(self, extents: list[V], unroll: int, carried: list[V], per: int,
+              point: Callable[[V, list[V], V, int, V | None, list[V]], list[V]]) -> list[V]:
+        """Visit the row: leading inner axes one by one, the last in vectors. `carried` is `unroll` sets of `per` values."""
+        b, w = self.b, self.width
+        last = extents[-1] if extents else const(1, I64)
+
+        def run(lead: list[V], linear: V, values: list[V]) -> list[V]:
+            whole = b.and_(last, -w * unroll) if unroll > 1 else const(0, I64)
+
+            def many(i: V, vals: list[V]) -> list[V]:
+                out: list[V] = []
+                for u in range(unroll):
+                    at = b.add(i, u * w)
+                    out += point(at, lead, b.add(linear, at), w, None, vals[u * per:(u + 1) * per])
+                return out
+
+            def one(i: V, vals: list[V]) -> list[V]:
+                return [*point(i, lead, b.add(linear, i), w, None, vals[:per]), *vals[per:]]
+
+            if unroll > 1:
+                values = b.loop(0, whole, w * unroll, values, many, "main")
+            end = b.and_(last, -w)
+            values = b.loop(whole, end, w, values, one, "vector")
+
+            def tail() -> list[V]:
+                mask = b.icmp("slt", b.iota(w), b.splat(b.sub(last, end), w))
+                return [*point(end, lead, b.add(linear, end), w, mask, values[:per]), *values[per:]]
+
+            return b.if_then(b.icmp("slt", end, last), tail, values)
+
+        def nest(axis: int, lead: list[V], linear: V, values: list[V]) -> list[V]:
+            if axis >= len(extents) - 1:
+                return run(lead, b.mul(linear, last), values)
+            n = extents[axis]
+            return b.loop(0, n, 1, values, lambda i, vals: nest(axis + 1, [*lead, i], b.add(b.mul(linear, n), i), vals), "axis")
+
+        return nest(0, [], const(0, I64), carried)
+
+    # -- one vector of points -------------------------------------------------------------------------------------
+
+    def _compute(self, row: Row, plan, known: dict[Value, V], d: V, linear: V, count: int, mask: V | None) -> None:
+        b = self.b
+        for v in plan.reloads:
+            known[v] = self._reload(v, linear, count)
+        for op in plan.ops:
+            if op.name == "gather":
+                known[op.result] = self._gather(row, self.region.gathers[op.result], known, d, count, mask)
+            else:
+                args = [row.value(v, known, d, count, mask, {}) for v in op.operands]
+                known[op.result] = lane_ops.emit(b, op, args)
+        for v in plan.keep:
+            self._keep(v, b.splat(row.value(v, known, d, count, mask, {}), count), linear)
+        for v, view in plan.writes:
+            x = row.value(v, known, d, count, mask, {})
+            row._store(v, view, b.splat(x, count), d, mask)
+
+    def _strip_ty(self, dtype: DType):
+        return I8 if dtype.is_bool else lanes.reg_elem(dtype)
+
+    def _keep(self, v: Value, x: V, linear: V) -> None:
+        """Whole vectors: strips are padded, and a vector's excess is overwritten by what follows."""
+        elem = self._strip_ty(v.dtype)
+        self.b.store(self.b.zext(x, I8) if v.dtype.is_bool else x, self.b.gep(self.strips[v], linear, elem))
+
+    def _reload(self, v: Value, linear: V, count: int) -> V:
+        elem = self._strip_ty(v.dtype)
+        x = self.b.load(vec(elem, count), self.b.gep(self.strips[v], linear, elem))
+        return self.b.icmp("ne", x, 0) if v.dtype.is_bool else x
+
+    def _gather(self, row: Row, g: GatherRead, known: dict[Value, V], d: V, count: int, mask: V | None) -> V:
+        """One row of a table per row of the space: the index is clamped as StableHLO says."""
+        b = self.b
+        raw = row.value(g.index, known, d, 1, None, {})
+        index = lanes.convert(b, raw, g.index.dtype, DType.I64)
+        limit = self.frame.dim(g.limit)
+        index = b.smax(b.smin(index, b.sub(limit, 1)), 0)
+        start = b.mul(index, self.frame.dim(g.table.axes[0].stride))
+        view = self.tables[g.op.result]
+        access = self.points._access[view]
+        moved = dataclasses.replace(access, base=b.gep(access.base, start, lanes.mem_elem(g.op.result.dtype)))
+        self.points._access[view] = moved
+        try:
+            return row._load(g.op.result, view, d, count, mask)
+        finally:
+            self.points._access[view] = access
+
+
+def _unravel(e: RowsEmitter, r: V, extents: list[V]) -> list[V]:
+    b = e.b
+    out: list[V] = []
+    for n in reversed(extents[1:]):
+        safe = b.smax(n, 1)
+        out.append(b.urem(r, safe))
+        r = b.udiv(r, safe)
+    if extents:
+        out.append(r)
+    return out[::-1]
+
+
+__all__ = ["RowsEmitter", "emit_rows", "unravel"]
