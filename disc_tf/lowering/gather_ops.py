@@ -17,7 +17,7 @@ from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, INTS, NUMBERS, lowering
 from disc_tf.lowering.shape_ops import shape_operand
 from disc_tf.lowering.shapes import invalid, normal_axis
-from disc_tf.lowering.symbolic import maximum
+from disc_tf.lowering.symbolic import is_positive, maximum
 
 # ---- index checks ---------------------------------------------------------------------------------------------------------
 
@@ -146,6 +146,14 @@ def _check_index_vectors(ctx: LoweringContext, indices: Value, dims: Sequence[Di
         check_in_range(ctx, component, extent, message)
 
 
+def _check_not_empty(ctx: LoweringContext, outer: Sequence[Dim], window: Sequence[Dim], message: str) -> None:
+    """TF rejects index vectors (of which there are ``outer``) into a tensor whose slices (``window``) are empty."""
+    if all(is_positive(ctx.env, d) for d in window) or any(d == 0 for d in outer):
+        return
+    some, none = (ctx.b.compare(ctx.dim(product(ds)), ctx.dim(0), how) for ds, how in ((window, "GT"), (outer, "EQ")))
+    ctx.check(ctx.b.or_(some, none), message=message)
+
+
 @lowering("GatherNd", dtypes={"Tparams": ALL, "Tindices": INTS}, limits="bad_indices_policy is the default")
 def gather_nd(ctx: LoweringContext, node: NodeView, x: Value, indices: Value) -> Value:
     """Slices of ``x`` at index vectors."""
@@ -156,6 +164,7 @@ def gather_nd(ctx: LoweringContext, node: NodeView, x: Value, indices: Value) ->
     width = _index_width(indices, x.rank, "GatherNd")
     outer = indices.dims[:-1]
     result = (*outer, *x.dims[width:])
+    _check_not_empty(ctx, outer, x.dims[width:], "Requested more than 0 entries, but params is empty.")
     if width == 0:
         return ctx.broadcast_to(x, result)
     _check_index_vectors(ctx, indices, x.dims[:width], "indices: a vector does not index into param shape")
@@ -182,6 +191,7 @@ def _scatter(ctx: LoweringContext, x: Value, indices: Value, updates: Value, kin
     for have, want in zip(updates.dims, wanted, strict=True):
         ctx.check_dims_eq(have, want, message=f"updates of {op} do not fit the indices and the tensor")
     updates = ctx.cast_dims(updates, wanted)
+    _check_not_empty(ctx, outer, x.dims[width:], "Indices and updates specified for empty output shape")
     _check_index_vectors(ctx, indices, x.dims[:width], "indices: a vector does not index into the shape")
     (out,) = ctx.b.scatter(
         [x],

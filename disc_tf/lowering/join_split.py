@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import DType
 from disc_tf.lowering.content import RunTimeFacts, bind, constant_int, element_dims
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
@@ -137,7 +138,7 @@ def _split_sizes(ctx: LoweringContext, wanted: Sequence[Dim], extent: Dim) -> li
     return bound
 
 
-@lowering("Tile", dtypes=ALL)
+@lowering("Tile", dtypes=ALL - {DType.U16})  # TF's CPU kernel has no u16
 def tile(ctx: LoweringContext, _node: NodeView, x: Value, multiples: Value) -> Value:
     """Repeat along each axis."""
     times = shape_operand(ctx, multiples, "multiples of Tile")

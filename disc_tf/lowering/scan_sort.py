@@ -22,16 +22,10 @@ def cumulative(ctx: LoweringContext, node: NodeView, x: Value, axis: Value) -> V
 
 
 @lowering("TopKV2", dtypes=NUMBERS)
-def topk_v2(ctx: LoweringContext, node: NodeView, x: Value, k: Value) -> list[Value]:
+def topk(ctx: LoweringContext, node: NodeView, x: Value, k: Value) -> list[Value]:
     """The ``k`` greatest of the last axis in descending order (also where ``sorted`` is false) and their indices; ties by lower
     index."""
     return _topk(ctx, x, scalar_dim(ctx, k, "k of TopKV2"), node.dtype("index_type", DType.I32))
-
-
-@lowering("TopK", dtypes=NUMBERS)
-def topk_v1(ctx: LoweringContext, node: NodeView, x: Value) -> list[Value]:
-    """TopKV2 with ``k`` as an attribute."""
-    return _topk(ctx, x, Dim.of(int(node.attr("k"))), DType.I32)
 
 
 def _topk(ctx: LoweringContext, x: Value, k: Dim, index_type: DType) -> list[Value]:

@@ -243,6 +243,8 @@ def strided_slice(
         if masks.shrink_axis >> i & 1:
             if strides[i] <= 0:
                 raise invalid("only stride 1 allowed on non-range indexing.")
+            if extent == 0:
+                raise invalid(f"slice index {begin[i]} of dimension {at} out of bounds.")
             index = wrap_index(begin[i], extent, facts)
             checks.append(
                 IndexCheck(index, extent, f"slice index {begin[i]} of dimension {at} out of bounds.")

@@ -128,6 +128,8 @@ def pad(ctx: LoweringContext, _node: NodeView, x: Value, paddings: Value, value:
         value = ctx.scalar(0, x.dtype)
     elif value.rank:
         raise invalid(f"constant_values must be a scalar, not of shape {value.type}")
+    if all(p == 0 for pair in pairs for p in pair):
+        return x
     return ctx.b.pad(x, value, [lo for lo, _ in pairs], [hi for _, hi in pairs])
 
 
@@ -174,6 +176,8 @@ def reverse_v1(ctx: LoweringContext, _node: NodeView, x: Value, mask: Value) -> 
         raise Unsupported("NOT_CONSTANT", "the mask of Reverse is not known at compile time")
     if known.shape != (x.rank,):
         raise invalid(f"'dims' must have one entry for each of {x.rank} dimensions")
+    if x.rank:
+        ctx.check_dim_cond(x.dims[0], "GT", 0, message="Invalid input first dimension. Found 0.")
     return ctx.b.reverse(x, [int(i) for i in np.flatnonzero(known)])
 
 

@@ -100,7 +100,7 @@ def _gather_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) ->
     index = []
     for k in range(x.ndim):
         low = np.clip(starts[k], 0, max(x.shape[k] - sizes[k], 0))
-        low = low.reshape(*low.shape, *([1] * len(windows)))
+        low = low.reshape([*low.shape, *([1] * len(windows))])
         if k in windows:
             at = batch_rank + windows.index(k)
             low = low + np.arange(sizes[k]).reshape([-1 if j == at else 1 for j in range(len(shape))])
