@@ -364,7 +364,11 @@ def _gather(x: _FunctionExporter, op: Op) -> None:
     attrs = f"dimension_numbers = #stablehlo.gather<{numbers}, index_vector_dim = {a['index_vector_dim']}>"
     attrs += ", indices_are_sorted = false"
     sizes = x.static(a["slice_sizes"], op)
-    if sizes is not None:
+    shape = x.static(op.result.dims, op)
+    if shape is not None and 0 in shape:
+        # Nothing from an empty table is legal for us; StableHLO wants the slice to fit the operand even so.
+        x.plain(op, "stablehlo.constant", f"value = {dense(np.empty(shape, op.result.dtype.np))}", operands=())
+    elif sizes is not None:
         x.plain(op, "stablehlo.gather", f"{attrs}, slice_sizes = {array(sizes)}")
     else:
         x.plain(op, "stablehlo.dynamic_gather", attrs, [x.shape(a["slice_sizes"])])
