@@ -16,7 +16,7 @@ from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lane_ops, lanes
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.frame import KernelFrame
-from disc_tf.codegen.cpu.loops import GRAIN, lanes_for, unravel
+from disc_tf.codegen.cpu.loops import GRAIN, lanes_for
 from disc_tf.codegen.cpu.monoids import Combiner, known_splat
 from disc_tf.codegen.cpu.points import Points, Row
 from disc_tf.codegen.cpu.row_plan import RowPlan, plan_rows
@@ -228,4 +228,3 @@ def _unravel(e: RowsEmitter, r: V, extents: list[V]) -> list[V]:
     return out[::-1]
 
 
-__all__ = ["RowsEmitter", "emit_rows", "unravel"]

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from tests.codegen.cpu.products import Case, assert_product, epsilon, host_targets, prepared, random
 
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType
+from tests.codegen.cpu.products import Case, assert_product, epsilon, host_targets, prepared, random
 
 TARGETS = host_targets()
 ALL = [DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8, DType.I16]
