@@ -166,6 +166,8 @@ Status map_elf(const ElfImage& image, uint8_t** base, void** query) {
   return Status();
 }
 
+void unmap_elf(const ElfImage& image, uint8_t* base) { munmap(base, image.span); }
+
 bool same_code(const ElfImage& image, const uint8_t* base) {
   return std::all_of(image.segments.begin(), image.segments.end(), [&](const ElfSegment& s) {
     return s.write || std::memcmp(base + s.address, image.data + s.offset, s.file_size) == 0;

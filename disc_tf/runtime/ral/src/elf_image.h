@@ -29,6 +29,7 @@ Status parse_elf(const uint8_t* data, size_t size, ElfImage* out);
 // Maps the image into anonymous memory, RW first and then R, RX or RW, and finds the query function. The mapping is
 // [*base, *base + span).
 Status map_elf(const ElfImage& image, uint8_t** base, void** query);
+void unmap_elf(const ElfImage& image, uint8_t* base);
 
 // True if the read-only segments at `base` are those of the image: that the library we got is the one we asked for.
 bool same_code(const ElfImage& image, const uint8_t* base);

@@ -1,0 +1,179 @@
+#include "thread_pool.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "float_mode.h"
+#include "fork.h"
+#include "memory.h"
+#include "test_main.h"
+
+using disc::ThreadPool;
+
+namespace {
+
+// Counts every task once and checks scratch for intruders.
+void mark(const disc_kernel_args* a, int64_t begin, int64_t end, void* scratch) {
+  auto* seen = static_cast<unsigned char*>(a->bufs[0]);
+  auto* mine = static_cast<int64_t*>(scratch);
+  for (int64_t i = begin; i < end; ++i) {
+    for (int k = 0; k < 8; ++k) mine[k] = i + k;
+    ++seen[i];
+    for (int k = 0; k < 8; ++k)
+      if (mine[k] != i + k) seen[i] = 100;
+  }
+}
+
+bool launch(int64_t tasks, int64_t grain, int cap = 0) {
+  std::vector<unsigned char> seen(static_cast<size_t>(tasks));
+  void* bufs[] = {seen.data()};
+  const disc_kernel_args args{bufs, nullptr, nullptr};
+  alignas(64) int64_t scratch[8];
+  ThreadPool::Work work;
+  work.fn = mark;
+  work.args = &args;
+  work.tasks = tasks;
+  work.grain = grain;
+  work.scratch_bytes = sizeof(scratch);
+  work.scratch = scratch;
+  work.max_threads = cap;
+  ThreadPool& pool = ThreadPool::get();
+  pool.run(work, pool.width(work));
+  for (unsigned char c : seen)
+    if (c != 1) return false;
+  return true;
+}
+
+void float_bits(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  auto* modes = static_cast<uint32_t*>(a->bufs[0]);
+  for (int64_t i = begin; i < end; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    modes[i] = _mm_getcsr() & 0xFFC0;  // without the sticky flags
+  }
+}
+
+}  // namespace
+
+TEST(every_task_runs_once) {
+  disc::install_fork_handlers();
+  for (int threads : {1, 2, 3, 7}) {
+    ThreadPool::get().set_threads(threads);
+    for (int64_t tasks : {2, 3, 64, 1000, 4099})
+      for (int64_t grain : {1, 5, 100, 5000}) EXPECT(launch(tasks, grain));
+  }
+}
+
+TEST(width_honours_grain_cap_and_runs) {
+  ThreadPool& pool = ThreadPool::get();
+  pool.set_threads(8);
+  ThreadPool::Work w;
+  w.tasks = 100;
+  w.grain = 100;
+  EXPECT_EQ(pool.width(w), 1);
+  w.grain = 60;
+  EXPECT_EQ(pool.width(w), 2);
+  w.grain = 1;
+  EXPECT_EQ(pool.width(w), 8);
+  w.max_threads = 3;
+  EXPECT_EQ(pool.width(w), 3);
+  w.max_threads = 0;
+  const ThreadPool::ActiveRun a, b;
+  EXPECT_EQ(pool.width(w), 4);
+}
+
+TEST(many_callers_at_once) {
+  ThreadPool::get().set_threads(3);
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 5; ++t)
+    callers.emplace_back([&wrong] {
+      const ThreadPool::ActiveRun active;
+      for (int i = 0; i < 400; ++i)
+        if (!launch(50 + i % 200, 1)) ++wrong;
+    });
+  for (auto& c : callers) c.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(sleeping_workers_wake_up) {
+  ThreadPool::get().set_threads(3);
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT(launch(300, 1));
+  }
+}
+
+TEST(workers_flush_denormals_and_callers_get_their_mode_back) {
+  ThreadPool& pool = ThreadPool::get();
+  pool.set_threads(3);
+  const uint32_t before = _mm_getcsr();
+  std::vector<uint32_t> modes(64);
+  void* bufs[] = {modes.data()};
+  const disc_kernel_args args{bufs, nullptr, nullptr};
+  ThreadPool::Work work;
+  work.fn = float_bits;
+  work.args = &args;
+  work.tasks = 64;
+  {
+    const disc::FloatMode mode;
+    pool.run(work, pool.width(work));
+  }
+  for (uint32_t m : modes) EXPECT_EQ(m, disc::kKernelMxcsr);
+  EXPECT_EQ(_mm_getcsr(), before);
+}
+
+#ifndef DISC_TSAN  // ThreadSanitizer does not follow threads of a forked child
+TEST(fork_gives_the_child_a_pool_of_its_own) {
+  disc::install_fork_handlers();
+  ThreadPool::get().set_threads(3);
+  EXPECT(launch(1000, 1));
+  std::atomic<bool> stop{false};
+  std::thread busy([&stop] {  // locks are being taken while we fork
+    while (!stop) {
+      const auto b = disc::MemoryPool::get().acquire(10000);
+      disc::MemoryPool::get().release(b);
+      launch(100, 1);
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      bool ok = ThreadPool::get().workers() == 0;
+      for (int k = 0; k < 20; ++k) ok = ok && launch(1000, 1);
+      _exit(ok && ThreadPool::get().workers() == 2 ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  stop = true;
+  busy.join();
+}
+#endif
+
+// A figure, not a test: what a launch costs when the work is nothing.
+TEST(launch_overhead_is_printed) {
+  ThreadPool::get().set_threads(2);
+  unsigned char seen[8] = {};
+  void* bufs[] = {seen};
+  const disc_kernel_args args{bufs, nullptr, nullptr};
+  alignas(64) int64_t scratch[8];
+  ThreadPool::Work work;
+  work.fn = mark;
+  work.args = &args;
+  work.tasks = 8;
+  work.scratch = scratch;
+  work.scratch_bytes = sizeof(scratch);
+  ThreadPool& pool = ThreadPool::get();
+  constexpr int kTimes = 20000;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kTimes; ++i) pool.run(work, 2);
+  const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
+  std::printf("     a launch on two threads: %.2f us\n", spent.count() / kTimes);
+}
