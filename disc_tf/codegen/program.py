@@ -64,13 +64,15 @@ class ProgramInput:
     """What the program builder takes.
 
     uniform, general: plans of the two bodies of "main" (general None: there is only one). predicate: dims that must be
-    equal for the uniform body. prepare: the function whose i-th result is the i-th ``prepared`` parameter of main.
+    equal for the uniform body. prepare: the function whose i-th result is the i-th ``prepared`` parameter of main. host_results: which
+    results are wanted in host memory.
     """
 
     uniform: Plan
     general: Plan | None = None
     predicate: Sequence[tuple[Dim, Dim]] = ()
     prepare: Function | None = None
+    host_results: Sequence[bool] = ()
     name: str = ""
     compiler_version: str = ""
 
@@ -397,7 +399,9 @@ def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: 
     tensors = [v for v in main.results if isinstance(v.type, TensorType)]
     for i, v in enumerate(tensors):
         name = main.result_names[i] if i < len(main.result_names) else f"result{i}"
-        results.append(ResultSpec(name, v.dtype.ir_name, tuple(int(d) if d.is_static else -1 for d in v.dims)))
+        dims = tuple(int(d) if d.is_static else -1 for d in v.dims)
+        host = bool(source.host_results[i]) if i < len(source.host_results) else False
+        results.append(ResultSpec(name, v.dtype.ir_name, dims, host))
     # Check tables of all targets are the same: they come from the same functions in the same order.
     checks = programs[0].checks.rows
     for p in programs[1:]:

@@ -209,6 +209,8 @@ class Function:
         self.body = body or Block()
         self.args = list(args)
         self.result_names: list[str] = []
+        #: dims that would make shapes simpler if they were known to be at least 1 (the uniform body assumes them)
+        self.wanted_positive: list[Dim] = []
         self.env = ShapeEnv()
 
     def add_arg(self, type: TensorType, info: ArgInfo) -> Value:

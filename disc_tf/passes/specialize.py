@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from disc_tf.ir.core import Block, Function, Module, Op, Value, clone_block, walk
-from disc_tf.ir.dims import Atom, Dim
+from disc_tf.ir.dims import Atom, Dim, dmin
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.elementwise_rules import dim_of
@@ -14,6 +14,7 @@ from disc_tf.passes.rewriter import dims_of_op
 from disc_tf.passes.shape_simplifier import simplify_shapes
 
 _MAX_EQUALITIES = 32
+_MAX_ROUNDS = 8
 
 
 @dataclasses.dataclass
@@ -32,25 +33,81 @@ class SpecializedModule:
 
 
 def specialize_broadcast(module: Module, ctx: object = None) -> SpecializedModule:
-    """Split ``module`` by the equalities that its broadcasts and checks need. ``module`` becomes the general body, or the only one."""
+    """Split ``module`` by the equalities that its broadcasts and checks need, and by the extents that its reshapes need not to be zero.
+
+    ``module`` becomes the general body, or the only one. Facts found in one round (a bound dim that turns out to be an argument's) allow
+    more in the next.
+    """
     main = module.main
+    resolve_bound_dims(main)
     arguments = {s for p in main.params for d in p.dims for s in d.symbols()}
-    env = main.env.child()
+    uniform = clone_module(module)
+    fn = uniform.main
     predicate: list[tuple[Dim, Dim]] = []
-    for a, b in wanted_equalities(main):
-        if len(predicate) >= _MAX_EQUALITIES or not (a.symbols() | b.symbols()) <= arguments:
-            continue
-        a, b = main.env.simplify(a), main.env.simplify(b)
-        if env.is_equal(a, b) is not None:
-            continue  # implied by the others, or excluded by them
-        if env.assume_eq(a, b):
-            predicate.append((a, b))
+    for _ in range(_MAX_ROUNDS):
+        found = [*_assume_equalities(fn, arguments, len(predicate)), *_assume_positive(fn, arguments)]
+        predicate += found
+        simplify_shapes(fn)
+        if not resolve_bound_dims(fn) and not found:
+            break
+        simplify_shapes(fn)
     if not predicate:
         return SpecializedModule(module, None, [])
-    uniform = clone_module(module)
-    uniform.main.env = env
-    simplify_shapes(uniform.main)
     return SpecializedModule(uniform, module, predicate)
+
+
+def _assume_equalities(fn: Function, arguments: set[str], taken: int) -> list[tuple[Dim, Dim]]:
+    out: list[tuple[Dim, Dim]] = []
+    for a, b in list(wanted_equalities(fn)):
+        if taken + len(out) >= _MAX_EQUALITIES or not (a.symbols() | b.symbols()) <= arguments:
+            continue
+        if fn.env.is_equal(a, b) is not None:
+            continue  # implied by the others, or excluded by them
+        a, b = fn.env.simplify(a), fn.env.simplify(b)
+        if fn.env.assume_eq(a, b):
+            out.append((a, b))
+    return out
+
+
+def _assume_positive(fn: Function, arguments: set[str]) -> list[tuple[Dim, Dim]]:
+    """``min(d, 1) == 1`` says that d is at least 1."""
+    out: list[tuple[Dim, Dim]] = []
+    one = Dim.of(1)
+    for d in fn.wanted_positive:
+        d = fn.env.simplify(d)
+        low, _ = fn.env.bounds(d)
+        if d.symbols() <= arguments and d.atom is not None and (low is None or low < 1) and fn.env.set_range(d, 1, None):
+            out.append((dmin(d, one), one))
+    return out
+
+
+def resolve_bound_dims(fn: Function) -> bool:
+    """Drop ``disc.bind_dim`` of a dim that the facts make a plain expression: its symbol becomes that expression."""
+    resolved: list[Op] = []
+    for op in fn.body.ops:
+        if op.name != "disc.bind_dim":
+            continue
+        dim = dim_of(op.operands[0])
+        if dim is None:
+            continue
+        symbol, value = Dim.of(op.attrs["symbol"]), fn.env.simplify(dim)
+        if any(a.kind != "sym" for a in value.atoms()) or symbol == value:
+            continue
+        if fn.env.assume_eq(symbol, value) and fn.env.simplify(symbol) == fn.env.simplify(value):
+            resolved.append(op)
+    if not resolved:
+        return False
+    gone = set(resolved)
+    names = {op.attrs["symbol"] for op in resolved}
+    for op in resolved:
+        op.set_operands(())
+    fn.body.set_ops(op for op in fn.body.ops if op not in gone)
+    simplify_shapes(fn)
+    left = {s for op in walk(fn.body) for d in dims_of_op(op) for s in d.symbols()} & names
+    if left:
+        print([(n,str(fn.env.simplify(Dim.of(n)))) for n in left]); print({(op.name,str(d),str(fn.env.simplify(d))) for op in walk(fn.body) for d in dims_of_op(op) if d.symbols()&names}); print(fn.env.facts())
+        raise AssertionError(f"dims {', '.join(sorted(left))} are used but no longer bound")
+    return True
 
 
 def clone_module(module: Module) -> Module:
@@ -65,6 +122,7 @@ def clone_function(fn: Function) -> Function:
     copy = Function(fn.name, clone_block(fn.body, {}), [dataclasses.replace(a) for a in fn.args])
     copy.result_names = list(fn.result_names)
     copy.env = fn.env.child()
+    copy.wanted_positive = list(fn.wanted_positive)
     return copy
 
 

@@ -1,0 +1,98 @@
+"""The pipeline, all phases in order: one cluster's HLO module in, its executable out.
+
+    1 TF to HLO             frontend.importer (done before: `compile_module` takes the module)
+    2 HLO optimisation      passes.pipeline: simplify, merge dots, outline "prepare", split into uniform and general bodies
+    3 bufferize             buffers.bufferize                 \
+    4 LHLO optimisation     fusion.plan, buffers.memory_plan   | per body; 3 to 8 are driven by
+    5 RAL                   codegen.host                       | codegen.program, since what a kernel
+    6 codegen               codegen.cpu.emit                   | needs of buffers depends on the target
+    7 device                codegen.compile (LLVM -> image)    |
+    8 host                  codegen.host                      /
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from disc_tf.codegen.program import KernelInfo, ProgramInput, compile_program
+from disc_tf.fusion.plan import make_plan
+from disc_tf.ir.core import Module
+from disc_tf.ir.pass_manager import PassContext
+from disc_tf.ir.printer import print_module
+from disc_tf.passes.pipeline import optimize
+from disc_tf.runtime.artifact import pack
+from disc_tf.version import __version__
+
+
+@dataclasses.dataclass
+class CompiledCluster:
+    """The artefact of a cluster and what reports tell about it. times_ms: phase -> milliseconds."""
+
+    executable: bytes
+    kernels: list[KernelInfo]
+    bodies: int
+    prepared: int
+    arena: str
+    times_ms: dict[str, float]
+
+
+def compile_module(
+    module: Module,
+    targets: Sequence[str],
+    *,
+    name: str = "",
+    host_results: Sequence[bool] = (),
+    verify_passes: bool = False,
+    dump_dir: str | Path = "",
+) -> CompiledCluster:
+    """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled."""
+    times: dict[str, float] = {}
+    dumps = Path(dump_dir) / name if dump_dir else None
+
+    def timed(phase: str, start: float) -> float:
+        now = time.perf_counter()
+        times[phase] = (now - start) * 1e3
+        return now
+
+    start = time.perf_counter()
+    if dumps is not None:
+        dumps.mkdir(parents=True, exist_ok=True)
+        (dumps / "1_hlo.txt").write_text(print_module(module, 64))
+    special = optimize(module, PassContext(), verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")
+    start = timed("hlo passes", start)
+    uniform = make_plan(special.uniform.main)
+    general = make_plan(special.general.main) if special.general is not None else None
+    start = timed("fusion", start)
+    if dumps is not None:
+        (dumps / "4_plan_uniform.txt").write_text(uniform.describe())
+        if general is not None:
+            (dumps / "4_plan_general.txt").write_text(general.describe())
+    source = ProgramInput(
+        uniform,
+        general,
+        special.predicate,
+        special.uniform.functions.get("prepare"),
+        tuple(host_results),
+        name,
+        __version__,
+    )
+    compiled = compile_program(source, targets, listings=dumps is not None)
+    times.update(compiled.times_ms)
+    start = time.perf_counter()
+    executable = pack(compiled.artifact)
+    timed("pack", start)
+    if dumps is not None:
+        for target, text in compiled.listings.items():
+            (dumps / f"7_{target}.ll").write_text(text)
+        (dumps / "8_executable.bin").write_bytes(executable)
+    return CompiledCluster(
+        executable,
+        compiled.kernels,
+        1 if general is None else 2,
+        len(compiled.artifact.prepared),
+        compiled.arena,
+        times,
+    )
