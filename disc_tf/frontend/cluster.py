@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from disc_tf.frontend.analysis import SOURCES, Analysis
 from disc_tf.frontend.control import nearest_hard
 from disc_tf.frontend.errors import Reason
-from disc_tf.frontend.graph import Graph, Node, TensorRef
+from disc_tf.frontend.graph import Graph, Node, TensorRef, resolve_outputs
 from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, is_slow, op_info
 from disc_tf.frontend.partition import Item, partition
 from disc_tf.ir.types import TensorType
@@ -31,7 +31,8 @@ class Cluster:
 
     ``nodes``: in topological order, without small constants. ``constants``: names of Const nodes that are copied inside (the graph's own
     node stays if others read it). ``inputs``: tensors from outside in order of first use; ``outputs``: tensors that others read or that
-    are fetched. ``controls``: nodes outside (or in other clusters) that must run before.
+    are fetched. ``controls``: nodes outside (or in other clusters) that must run before. ``through``: operands of the nodes that are read
+    through Identity nodes outside -> the input that they are.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Cluster:
     inputs: list[TensorRef] = dataclasses.field(default_factory=list)
     outputs: list[TensorRef] = dataclasses.field(default_factory=list)
     controls: list[str] = dataclasses.field(default_factory=list)
+    through: dict[TensorRef, TensorRef] = dataclasses.field(default_factory=dict)
 
     @property
     def node_names(self) -> list[str]:
@@ -54,7 +56,7 @@ class Clustering:
     ``hard``: what a control edge from each node stands for (see `control`). ``compiled``: every node that could be in a cluster.
     """
 
-    analysis: Analysis
+    graph: Graph
     order: list[Node]
     compiled: set[str]
     clusters: list[Cluster]
@@ -62,10 +64,8 @@ class Clustering:
     hard: dict[str, frozenset[str]]
     fetches: list[TensorRef]
     targets: list[str]
-
-    @property
-    def graph(self) -> Graph:
-        return self.analysis.graph
+    #: None for a clustering that was read from a rewritten graph
+    analysis: Analysis | None = None
 
     @property
     def owner(self) -> dict[str, Cluster]:
@@ -77,7 +77,7 @@ class Clustering:
         gone = [c for c in self.clusters if c.name == name]
         kept = [c for c in self.clusters if c.name != name]
         reasons = {**self.reasons, **{node.name: reason for c in gone for node in c.nodes}}
-        found = dataclasses.replace(self, clusters=kept, reasons=reasons)
+        found = dataclasses.replace(self, clusters=[dataclasses.replace(c) for c in kept], reasons=reasons)
         _boundaries(found)
         return found
 
@@ -123,7 +123,7 @@ def make_clusters(
             reasons.update((node.name, reason) for node in nodes)
             continue
         clusters.append(Cluster(_fresh_name(f"disc_cluster_{len(clusters)}", taken), nodes))
-    result = Clustering(analysis, order, compiled, clusters, reasons, hard, list(fetches), list(targets))
+    result = Clustering(graph, order, compiled, clusters, reasons, hard, list(fetches), list(targets), analysis)
     _boundaries(result)
     return result
 
@@ -167,10 +167,9 @@ def passed_through(clustering: Clustering, ref: TensorRef, owner: Mapping[str, C
         node = graph[ref[0]]
         if node.op not in PASS_THROUGH or node.name in owner or any(clustering.hard.get(c) for c in node.controls):
             return ref
-        if (node.output_types or [0])[0] > 100 or node.name in clustering.analysis.in_frame:
-            return ref
+        analysis = clustering.analysis
         source = node.inputs[0]
-        if clustering.analysis.type_of(source) is None:
+        if analysis is None or node.name in analysis.in_frame or source not in analysis.values:
             return ref
         ref = source
 
@@ -304,6 +303,7 @@ def _is_work(analysis: Analysis, node: Node) -> bool:
 def _boundaries(clustering: Clustering) -> None:
     """Fill inputs, outputs, constants and controls of all clusters."""
     graph, analysis = clustering.graph, clustering.analysis
+    assert analysis is not None
     owner = clustering.owner
     live = {node.name for node in clustering.order}
     fetched = dict.fromkeys(clustering.fetches)
@@ -312,6 +312,7 @@ def _boundaries(clustering: Clustering) -> None:
         inputs: dict[TensorRef, None] = {}
         constants: dict[str, None] = {}
         outputs: dict[TensorRef, None] = {}
+        cluster.through = {}
         controls: dict[str, None] = {}
         for node in cluster.nodes:
             for ref in node.inputs:
@@ -321,7 +322,10 @@ def _boundaries(clustering: Clustering) -> None:
                 if _is_free(analysis, source, clustering.hard) or (node.op == "Assert" and source.op == "Const" and not source.controls):
                     constants[ref[0]] = None
                 else:
-                    inputs[passed_through(clustering, ref, owner)] = None
+                    source_ref = passed_through(clustering, ref, owner)
+                    inputs[source_ref] = None
+                    if source_ref != ref:
+                        cluster.through[ref] = source_ref
             for name in node.controls:
                 for h in sorted(clustering.hard.get(name, ())):
                     if owner.get(h) is not cluster:
@@ -339,3 +343,15 @@ def _boundaries(clustering: Clustering) -> None:
                     outputs[ref] = None
         cluster.inputs, cluster.constants = list(inputs), list(constants)
         cluster.outputs, cluster.controls = list(outputs), list(controls)
+
+
+def restored_clustering(graph: Graph, clusters: list[Cluster], compiled: set[str], outputs: Sequence[str]) -> Clustering:
+    """A clustering without an analysis, for rewriting again: ``clusters`` are complete, ``compiled`` as it was then."""
+    fetches, targets = resolve_outputs(graph, outputs)
+    roots = [*(n for n, _ in fetches), *targets]
+    reachable = graph.reachable(roots)
+    order = [node for node in graph.order if node.name in reachable]
+    hard = nearest_hard(graph, order, [n for n, _ in fetches], targets)
+    live = _closure(graph, roots, compiled, hard)
+    order = [node for node in order if node.name in live]
+    return Clustering(graph, order, compiled, clusters, {}, hard, fetches, targets)

@@ -330,9 +330,7 @@ def frames(graph: Graph) -> set[str]:
     depth: dict[str, int] = {}
     inside: set[str] = set()
     for node in graph.order:
-        if node.op in ("Enter", "RefEnter"):
-            level = max((depth.get(n, 0) for n in _sources(node)), default=0) + 1
-        elif node.op in ("Switch", "RefSwitch", "_SwitchN"):
+        if node.op in ("Enter", "RefEnter") or node.op in ("Switch", "RefSwitch", "_SwitchN"):
             level = max((depth.get(n, 0) for n in _sources(node)), default=0) + 1
         else:
             level = max((depth.get(n, 0) for n in _sources(node)), default=0)

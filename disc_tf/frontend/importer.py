@@ -1,16 +1,16 @@
 """A cluster becomes `ir.Function` "main": its nodes are lowered again on parameters typed by the whole-graph analysis.
 
 A dim of a parameter is an int or a symbol ``a<i>d<k>``; dims that the analysis proved equal share a symbol (the host program checks that
-at entry). A small integer input whose content the analysis knows, as numbers or in terms of these symbols, is not an argument at all.
+at entry). A small integer input whose content the analysis knows, as numbers or in terms of these symbols, is not read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from disc_tf.frontend.asserts import lower_assert
-from disc_tf.frontend.cluster import Cluster, Clustering, passed_through
+from disc_tf.frontend.cluster import Cluster, Clustering
 from disc_tf.frontend.errors import LOWERING_CODES, Reason
 from disc_tf.frontend.graph import TensorRef, tensor_name
 from disc_tf.ir.builder import Builder
@@ -63,6 +63,7 @@ def import_cluster(clustering: Clustering, cluster: Cluster) -> Imported:
 class _Import:
     def __init__(self, clustering: Clustering, cluster: Cluster) -> None:
         self.clustering = clustering
+        assert clustering.analysis is not None
         self.analysis = clustering.analysis
         self.cluster = cluster
         self.fn = Function("main")
@@ -74,75 +75,59 @@ class _Import:
         self.values: dict[TensorRef, Value] = {}
 
     def run(self) -> Imported:
-        graph = self.clustering.graph
         types: dict[TensorRef, TensorType] = {}
         for ref in self.cluster.inputs:
             type_ = self.analysis.type_of(ref)
-            if type_ is not None:
-                types[ref] = type_
+            if type_ is None:
+                raise ImportFailed(ref[0], Reason("DTYPE", "an operand has no type"))
+            types[ref] = type_
         for name in self.cluster.constants:
             self._constant(name)
-        args = self._order_args(types)
-        self._declare(args, types)
-        self._read_through()
+        rank = {"const": 0, "variable": 0, "host": 1, "device": 2}
+        args = sorted(types, key=lambda ref: rank[self._kind(ref, types[ref])])
+        for i, ref in enumerate(args):
+            self._parameter(ref, TensorType(types[ref].dtype, tuple(self._dim(d, i, k) for k, d in enumerate(types[ref].dims))))
+        self._use_contents(types)
+        for ref, source in self.cluster.through.items():
+            self.values[ref] = self.values[source]
         for node in self.cluster.nodes:
             self._lower(node.name)
         results = sorted(self.cluster.outputs, key=lambda ref: not self._is_host_result(ref))
         returned = [self.values[ref] for ref in results]
         self.fn.result_names = [tensor_name(ref) for ref in results]
+        self.fn.wanted_positive = [r.a for r in self.ctx.requests if r.kind == "positive"]
         if self.ctx.token is not None:
             returned.append(self.ctx.token)
         self.ctx.b.return_(returned)
         module = Module()
         module.add(self.fn)
         host = [self._is_host_result(ref) for ref in results]
-        del graph
         return Imported(self.cluster, module, args, results, host, list(self.ctx.requests))
 
     # ---- parameters ---------------------------------------------------------------------------------------------
 
-    def _order_args(self, types: Mapping[TensorRef, TensorType]) -> list[TensorRef]:
-        """Inputs with a type in order of kind; those of known content last get a value instead of a parameter."""
-        rank = {"const": 0, "variable": 0, "host": 1, "device": 2}
-        needed = [ref for ref in types if self._known_numbers(ref) is None]
-        ordered = sorted(needed, key=lambda ref: rank[self._kind(ref, types[ref])])
-        # dims first: a symbolic content can be expressed once the symbols of the other arguments are known
-        for ref in ordered:
-            for d in types[ref].dims:
-                if not d.is_static:
-                    self._claim(d)
-        return [ref for ref in ordered if self._known_contents(ref) is None]
+    def _dim(self, d: Dim, i: int, k: int) -> Dim:
+        """The dim of parameter i, axis k: an int, or the symbol that all equal dims share."""
+        if d.is_static:
+            return d
+        found = self.symbols.get(d)
+        if found is None:
+            found = self.symbols[d] = Dim.of(f"a{i}d{k}")
+            if d.symbol is not None:
+                self.plain[d.symbol] = found
+            likely = self.analysis.ctx.env.likely(d)
+            if likely:
+                self.fn.env.set_likely(found, likely)
+        return found
 
-    def _claim(self, d: Dim) -> None:
-        if d not in self.symbols:
-            self.symbols[d] = Dim.of(0)  # named in `_declare`, in the order of the parameters
-
-    def _declare(self, args: Sequence[TensorRef], types: Mapping[TensorRef, TensorType]) -> None:
-        self.symbols.clear()
-        env = self.analysis.ctx.env
-        for i, ref in enumerate(args):
-            dims: list[Dim] = []
-            for k, d in enumerate(types[ref].dims):
-                if d.is_static:
-                    dims.append(d)
-                    continue
-                if d not in self.symbols:
-                    symbol = self.symbols[d] = Dim.of(f"a{i}d{k}")
-                    if d.symbol is not None:
-                        self.plain[d.symbol] = symbol
-                    likely = env.likely(d)
-                    if likely:
-                        self.fn.env.set_likely(symbol, likely)
-                dims.append(self.symbols[d])
-            self._parameter(ref, TensorType(types[ref].dtype, tuple(dims)))
-        for ref in types:
-            if ref in self.values:
-                continue
-            numbers = self._known_numbers(ref)
-            contents = numbers if numbers is not None else self._known_contents(ref)
-            if contents is None:
-                raise ImportFailed(ref[0], Reason("SHAPE", "its content needs symbols that no argument of the cluster has"))
-            self.values[ref] = self._from_contents(contents, types[ref])
+    def _use_contents(self, types: Mapping[TensorRef, TensorType]) -> None:
+        """Integer arguments whose content is known, as numbers or in our symbols, are read as that; the argument itself stays,
+        since `original` has it."""
+        for ref, type_ in types.items():
+            contents = self._known_contents(ref)
+            if contents is not None and self._kind(ref, type_) not in ("const", "variable"):
+                dtype = type_.dtype
+                self.values[ref] = self.ctx.dim(contents[0], dtype) if type_.rank == 0 else self.ctx.from_dims(contents, dtype)
 
     def _parameter(self, ref: TensorRef, type_: TensorType) -> None:
         node = self.clustering.graph[ref[0]]
@@ -175,10 +160,6 @@ class _Import:
 
     # ---- contents -----------------------------------------------------------------------------------------------
 
-    def _known_numbers(self, ref: TensorRef) -> list[Dim] | None:
-        contents = self.analysis.contents(ref)
-        return contents if contents is not None and all(d.is_static for d in contents) else None
-
     def _known_contents(self, ref: TensorRef) -> list[Dim] | None:
         """The content in our symbols, None if unknown or not expressible."""
         contents = self.analysis.contents(ref)
@@ -197,18 +178,12 @@ class _Import:
             return d
         if d in self.symbols:
             return self.symbols[d]
-        plain = self.plain or {s.symbol: s for s in self.symbols if s.symbol is not None}
-        if not d.symbols() <= set(plain):
+        if not d.symbols() <= set(self.plain):
             return None
         try:
-            return d.substitute({k: v for k, v in plain.items() if k is not None}) if self.plain else d
+            return d.substitute(self.plain)
         except (DimTooComplex, ZeroDivisionError):
             return None
-
-    def _from_contents(self, contents: list[Dim], type_: TensorType) -> Value:
-        if type_.rank == 0:
-            return self.ctx.dim(contents[0], type_.dtype)
-        return self.ctx.from_dims(contents, type_.dtype)
 
     # ---- nodes --------------------------------------------------------------------------------------------------
 
@@ -217,16 +192,6 @@ class _Import:
         assert constant is not None
         if constant.dtype is not None:
             self.values[(name, 0)] = self.ctx.b.constant(constant.array())
-
-    def _read_through(self) -> None:
-        """Inputs that are read through an Identity outside have the value of what it passes on."""
-        owner = self.clustering.owner
-        for node in self.cluster.nodes:
-            for ref in node.inputs:
-                if ref not in self.values and owner.get(ref[0]) is not self.cluster:
-                    source = passed_through(self.clustering, ref, owner)
-                    if source in self.values:
-                        self.values[ref] = self.values[source]
 
     def _lower(self, name: str) -> None:
         graph = self.clustering.graph

@@ -113,8 +113,7 @@ def _levels(items: Sequence[Item], split: set[tuple[int, int]]) -> list[int]:
             from_p = level[p]
             if item.compiled and not items[p].source and (not items[p].compiled or (p, i) in split):
                 from_p += 1
-            if from_p > at:
-                at = from_p
+            at = max(at, from_p)
         level[i] = at
     return level
 

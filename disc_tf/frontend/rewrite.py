@@ -1,0 +1,426 @@
+"""Clusters become `DiscLaunch` nodes; `restore` and `put_back` take that back.
+
+The rewritten graph holds what still runs: nodes outside of clusters as they were (with the inputs that changed), one launch per cluster, and a
+node of the old name for each fetched tensor. Its library holds the original functions that are still called, one function
+``disc_original_<hash>`` per cluster (valid on its own: `gradient` and fallbacks call it), and one function ``disc_restore_<hash>`` whose
+only node is a string constant, the *recipe*: see `recipe`. Weights are in the graph once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from disc_tf.frontend import recipe
+from disc_tf.frontend.cluster import Cluster, Clustering, effective_preds, restored_clustering
+from disc_tf.frontend.errors import GraphError
+from disc_tf.frontend.functions import inline_calls
+from disc_tf.frontend.graph import Graph, TensorRef, parse_tensor, tensor_name
+from disc_tf.frontend.importer import Imported
+from disc_tf.frontend.opdefs import op_info
+from disc_tf.frontend.tfproto import serialized
+
+LAUNCH_OP = "DiscLaunch"
+ORIGINAL_PREFIX = "disc_original_"
+RESTORE_PREFIX = "disc_restore_"
+RECIPE_ATTR = "_disc_restore"
+
+
+@dataclasses.dataclass
+class Launch:
+    """What the compiler made of a cluster. ``args`` and ``results`` are tensors of the graph in the executable's order.
+
+    ``kinds``: of each argument, ``const``, ``variable``, ``host`` or ``device``, in this order (const and variable first);
+    ``host_results``: of each result, host ones first.
+    """
+
+    cluster: Cluster
+    executable: bytes
+    args: list[TensorRef]
+    kinds: list[str]
+    results: list[TensorRef]
+    host_results: list[bool]
+    #: of each result, -1 for unknown
+    shapes: list[tuple[int, ...]]
+    abi: int = 1
+
+    @staticmethod
+    def of(imported: Imported, executable: bytes, abi: int = 1) -> Launch:
+        """The launch of an imported cluster whose executable takes and gives what `imported` says."""
+        kinds = [a.kind for a in imported.main.args]
+        shapes = [tuple(int(d) if d.is_static else -1 for d in v.dims) for v in imported.main.results[: len(imported.results)]]
+        return Launch(imported.cluster, executable, imported.args, kinds, imported.results, imported.host_results, shapes, abi)
+
+
+def rewrite(original: Any, clustering: Clustering, launches: Sequence[Launch]) -> Any:
+    """The graph with each launch's cluster replaced; clusters without a launch stay in TensorFlow.
+
+    ``original``: the GraphDef that the user gave (before inlining); `restore` gives it back bit for bit. Returns a new message of its class,
+    or ``original`` itself if there is nothing to launch. ``GraphError`` if a launch does not fit its cluster.
+    """
+    if not launches:
+        return original
+    return _Rewrite(original, clustering, launches).run()
+
+
+class _Rewrite:
+    def __init__(self, original: Any, clustering: Clustering, launches: Sequence[Launch]) -> None:
+        self.original = original
+        self.clustering = clustering
+        self.graph: Graph = clustering.graph
+        self.launches = list(launches)
+        self.owner = {node.name: l.cluster for l in launches for node in l.cluster.nodes}
+        #: tensor of a cluster -> the launch's output
+        self.moved: dict[TensorRef, TensorRef] = {}
+        for launch in launches:
+            _check_launch(launch)
+            for i, ref in enumerate(launch.results):
+                self.moved[ref] = (launch.cluster.name, i)
+        self.out: Any = type(original)()
+
+    def run(self) -> Any:
+        out, source = self.out, self.graph.graph_def
+        out.versions.CopyFrom(self.original.versions)
+        functions = [self._original_function(launch) for launch in self.launches]
+        placed: set[str] = set()
+        first: dict[str, Launch] = {launch.cluster.nodes[0].name: launch for launch in self.launches}
+        live = {node.name for node in self.clustering.order}
+        constants = self._constants_outside(live)
+        for proto in source.node:  # file order, launches where their first node stood
+            name = proto.name
+            if name in first:
+                self._launch(first[name], functions[self.launches.index(first[name])].signature.name)
+            if name in self.owner:
+                self._alias(name)
+            elif (name in live and (proto.op != "Const" or name in constants)) or proto.op == "Placeholder":
+                self._keep(proto, name)
+                placed.add(name)
+        called = _called_functions(out, source.library)
+        for f in source.library.function:
+            if f.signature.name in called:
+                out.library.function.add().CopyFrom(f)
+        for g in source.library.gradient:
+            if g.function_name in called or g.gradient_func in called:
+                out.library.gradient.add().CopyFrom(g)
+        out.library.function.extend(functions)
+        _drop_colocations(out)
+        self._recipe()
+        return out
+
+    # ---- nodes outside ------------------------------------------------------------------------------------------
+
+    def _constants_outside(self, live: set[str]) -> set[str]:
+        """Const nodes that somebody outside of the clusters still reads, or that are fetched."""
+        wanted = {name for name, _ in self.clustering.fetches} | set(self.clustering.targets)
+        for launch in self.launches:
+            wanted |= {name for name, _ in launch.args}
+            wanted |= {name for name in launch.cluster.controls}
+        for node in self.clustering.order:
+            if node.name not in self.owner:
+                wanted |= {name for name, _ in node.inputs}
+                wanted |= set(self._controls_of(node.name))
+        return wanted & live
+
+    def _controls_of(self, name: str) -> list[str]:
+        """Control inputs of a node outside: edges as they were, or the hard nodes that they stand for."""
+        node = self.graph[name]
+        data = {source for source, _ in node.inputs}
+        preds = effective_preds(self.graph, node, self.clustering.compiled, self.clustering.hard)
+        controls = [p for p in preds if p not in data or p in node.controls]
+        return list(dict.fromkeys(self.owner[p].name if p in self.owner else p for p in controls))
+
+    def _keep(self, proto: Any, name: str) -> None:
+        node = self.out.node.add()
+        node.CopyFrom(proto)
+        if not proto.input:
+            return
+        data = [t for t in proto.input if not t.startswith("^")]
+        inputs = []
+        for text, ref in zip(data, self.graph[name].inputs, strict=True):
+            inputs.append(tensor_name(self.moved[ref]) if ref in self.moved else text)
+        old = [t for t in proto.input if t.startswith("^")]
+        controls = [f"^{c}" for c in self._controls_of(name)]
+        inputs.extend(old if set(controls) == set(old) else controls)
+        if inputs != list(proto.input):
+            del node.input[:]
+            node.input.extend(inputs)
+
+    def _alias(self, name: str) -> None:
+        """A node of the old name for a fetched tensor (or target) that moved into a cluster."""
+        clustering = self.clustering
+        node = self.graph[name]
+        fetched = any(n == name for n, _ in clustering.fetches)
+        if not fetched and name not in clustering.targets:
+            return
+        new = self.out.node.add()
+        new.name = name
+        new.device = node.device
+        types = node.output_types or []
+        if not types:
+            new.op = "NoOp"
+            new.input.append(f"^{self.owner[name].name}")
+            return
+        new.op = "Identity" if len(types) == 1 else "IdentityN"
+        new.input.extend(tensor_name(self.moved[(name, port)]) for port in range(len(types)))
+        if len(types) == 1:
+            new.attr["T"].type = types[0]
+        else:
+            new.attr["T"].list.type.extend(types)
+        if "_output_shapes" in node.attr:
+            new.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
+
+    # ---- launches -----------------------------------------------------------------------------------------------
+
+    def _launch(self, launch: Launch, function: str) -> None:
+        cluster = launch.cluster
+        node = self.out.node.add()
+        node.name = cluster.name
+        node.op = LAUNCH_OP
+        node.device = _common_device(cluster)
+        node.input.extend(tensor_name(self.moved.get(ref, ref)) for ref in launch.args)
+        controls = {f"^{self.owner[c].name if c in self.owner else c}": None for c in cluster.controls}
+        node.input.extend(c for c in controls if c != f"^{cluster.name}")
+        attr = node.attr
+        attr["executable"].s = launch.executable
+        attr["original"].func.name = function
+        attr["nodes"].list.s.extend(n.name.encode() for n in cluster.nodes)
+        attr["abi"].i = launch.abi
+        arg_types = [self._type(ref) for ref in launch.args]
+        for key, kinds in (("Tconst", ("const", "variable")), ("Thost", ("host",)), ("Targs", ("device",))):
+            attr[key].list.SetInParent()
+            attr[key].list.type.extend(t for t, k in zip(arg_types, launch.kinds, strict=True) if k in kinds)
+        for key, host in (("Thostout", True), ("Tout", False)):
+            attr[key].list.SetInParent()
+            attr[key].list.type.extend(
+                self._type(ref) for ref, h in zip(launch.results, launch.host_results, strict=True) if h == host
+            )
+        shapes = attr["_output_shapes"].list
+        shapes.SetInParent()
+        for dims in launch.shapes:
+            shape = shapes.shape.add()
+            for d in dims:
+                shape.dim.add().size = d
+
+    def _type(self, ref: TensorRef) -> int:
+        return (self.graph[ref[0]].output_types or [0])[ref[1]]
+
+    def _original_function(self, launch: Launch) -> Any:
+        """The cluster as a FunctionDef with the launch's signature (a node's control inputs inside the cluster are kept)."""
+        cluster = launch.cluster
+        library_class = type(self.original.library)
+        f = library_class().function.add()
+        names = _Names(n.name for n in cluster.nodes)
+        names.taken.update(cluster.constants)
+        arg_of: dict[TensorRef, str] = {}
+        for i, ref in enumerate(launch.args):
+            arg = f.signature.input_arg.add()
+            arg.name = arg_of[ref] = names.fresh(f"arg{i}")
+            arg.type = self._type(ref)
+        inside = {n.name for n in cluster.nodes} | set(cluster.constants)
+        for node in [*(self.graph[c] for c in cluster.constants), *cluster.nodes]:
+            new = f.node_def.add()
+            new.CopyFrom(node.proto)
+            del new.input[:]
+            for ref in node.inputs:
+                if ref[0] in inside:
+                    new.input.append(self._body_name(ref))
+                    continue
+                new.input.append(arg_of[cluster.through.get(ref, ref)])
+            if "_class" in new.attr:  # colocation with nodes that are not in the function
+                del new.attr["_class"]
+            new.input.extend(f"^{c}" for c in node.controls if c in inside and c not in cluster.constants)
+        for i, ref in enumerate(launch.results):
+            result = f.signature.output_arg.add()
+            result.name = f"out{i}"
+            result.type = self._type(ref)
+            f.ret[result.name] = self._body_name(ref)
+        for node in cluster.nodes:
+            if node.op == "Assert":
+                f.control_ret[f"check_{len(f.control_ret)}"] = node.name
+        f.signature.control_output.extend(sorted(f.control_ret))
+        f.signature.is_stateful = bool(f.control_ret)
+        digest = hashlib.sha256(serialized(f)).hexdigest()[:16]
+        f.signature.name = f"{ORIGINAL_PREFIX}{digest}_{cluster.name.rpartition('_')[2]}"
+        return f
+
+    def _body_name(self, ref: TensorRef) -> str:
+        node = self.graph[ref[0]]
+        info = op_info(node.op)
+        if info is None:
+            raise GraphError(f"op {node.op!r} is not known", node.name)
+        for arg, (start, count) in info.output_offsets(node.attr).items():
+            if start <= ref[1] < start + count:
+                return f"{ref[0]}:{arg}:{ref[1] - start}"
+        raise GraphError(f"{node.op} has no output {ref[1]}", node.name)
+
+    # ---- the way back -------------------------------------------------------------------------------------------
+
+    def _recipe(self) -> None:
+        plan = recipe.Plan(
+            outputs=[tensor_name(ref) for ref in self.clustering.fetches] + [f"^{t}" for t in self.clustering.targets],
+            clusters=[
+                recipe.ClusterPlan(
+                    l.cluster.name,
+                    l.cluster.node_names,
+                    list(l.cluster.constants),
+                    [tensor_name(r) for r in l.args],
+                    list(l.kinds),
+                    [tensor_name(r) for r in l.results],
+                    [bool(h) for h in l.host_results],
+                    list(l.cluster.controls),
+                    [[tensor_name(a), tensor_name(b)] for a, b in l.cluster.through.items()],
+                )
+                for l in self.launches
+            ],
+            compiled=sorted(self.clustering.compiled - set(self.owner)),
+        )
+        data = recipe.make(self.original, self.out, plan)
+        f = self.out.library.function.add()
+        f.signature.name = RESTORE_PREFIX + hashlib.sha256(data).hexdigest()[:16]
+        result = f.signature.output_arg.add()
+        result.name, result.type = "recipe", 7
+        node = f.node_def.add()
+        node.name, node.op = "data", "Const"
+        node.attr["dtype"].type = 7
+        tensor = node.attr["value"].tensor
+        tensor.dtype = 7
+        tensor.tensor_shape.SetInParent()
+        tensor.string_val.append(data)
+        f.ret["recipe"] = "data:output:0"
+        # so that tools that drop unreachable functions keep it
+        for node in self.out.node:
+            if node.op == LAUNCH_OP:
+                node.attr[RECIPE_ATTR].func.name = f.signature.name
+                break
+
+
+class _Names:
+    """Argument names that collide with no node of the body."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.taken = set(taken)
+
+    def fresh(self, base: str) -> str:
+        name, at = base, 1
+        while name in self.taken:
+            at += 1
+            name = f"{base}_{at}"
+        self.taken.add(name)
+        return name
+
+
+def _check_launch(launch: Launch) -> None:
+    rank = {"const": 0, "variable": 0, "host": 1, "device": 2}
+    order = [rank[k] for k in launch.kinds]
+    if len(order) != len(launch.args) or order != sorted(order):
+        raise GraphError("arguments must be constants, host, device in this order", launch.cluster.name)
+    if len(launch.results) != len(launch.host_results) or set(launch.results) != set(launch.cluster.outputs):
+        raise GraphError("results are not the outputs of the cluster", launch.cluster.name)
+    if sorted(launch.host_results, reverse=True) != list(launch.host_results):
+        raise GraphError("host results come first", launch.cluster.name)
+
+
+def _drop_colocations(graph_def: Any) -> None:
+    """Colocation with a node that is gone would be an error in TensorFlow."""
+    names = {node.name for node in graph_def.node}
+    for node in graph_def.node:
+        if "_class" in node.attr:
+            groups = list(node.attr["_class"].list.s)
+            kept = [g for g in groups if not g.startswith(b"loc:@") or g[5:].decode("utf-8", "replace") in names]
+            if not kept:
+                del node.attr["_class"]
+            elif kept != groups:
+                del node.attr["_class"].list.s[:]
+                node.attr["_class"].list.s.extend(kept)
+
+
+def _common_device(cluster: Cluster) -> str:
+    devices = {node.device for node in cluster.nodes}
+    return devices.pop() if len(devices) == 1 else ""
+
+
+def _called_functions(graph_def: Any, library: Any) -> set[str]:
+    """Library functions that the nodes of a graph reach through op types and func attributes, iteratively."""
+    functions: Mapping[str, Any] = {f.signature.name: f for f in library.function}
+    gradients: dict[str, list[str]] = {}
+    for g in library.gradient:
+        gradients.setdefault(g.function_name, []).append(g.gradient_func)
+    found: set[str] = set()
+    work = list(graph_def.node)
+    while work:
+        node = work.pop()
+        names = [node.op]
+        for key in node.attr:
+            value = node.attr[key]
+            kind = value.WhichOneof("value")
+            if kind == "func":
+                names.append(value.func.name)
+            elif kind == "list":
+                names.extend(fn.name for fn in value.list.func)
+        for name in names:
+            for each in (name, *gradients.get(name, ())):
+                if each in functions and each not in found:
+                    found.add(each)
+                    work.extend(functions[each].node_def)
+    return found
+
+
+def find_recipe(graph_def: Any) -> bytes:
+    """The recipe inside a rewritten graph. ``GraphError`` if there is none."""
+    for f in graph_def.library.function:
+        if f.signature.name.startswith(RESTORE_PREFIX):
+            data = f.node_def[0].attr["value"].tensor.string_val
+            if len(data) == 1:
+                return data[0]
+    raise GraphError("the graph was not written by disc_tf, or its restore function was removed")
+
+
+def restore(graph_def: Any) -> Any:
+    """The original graph, bit for bit in the deterministic wire format. ``GraphError`` if the graph holds no recipe or nodes that
+    it needs are gone."""
+    return recipe.restore(graph_def, find_recipe(graph_def))
+
+
+def put_back(graph_def: Any, names: Iterable[str]) -> Any:
+    """The rewritten graph with the named clusters back in TensorFlow, the others as they are (nothing is compiled again).
+
+    All clusters put back gives the original. ``GraphError`` for names that are no cluster of the graph.
+    """
+    names = set(names)
+    data = find_recipe(graph_def)
+    original = recipe.restore(graph_def, data)
+    plan = recipe.read_plan(data)
+    unknown = names - {c.name for c in plan.clusters}
+    if unknown:
+        raise GraphError(f"no such cluster: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in plan.clusters)}")
+    launched = {n.name: n for n in graph_def.node if n.op == LAUNCH_OP}
+    graph = Graph(inline_calls(original, [t.lstrip("^").partition(":")[0] for t in plan.outputs]).graph_def)
+    clusters = {c.name: _cluster_of(graph, c) for c in plan.clusters if c.name not in names}
+    compiled = {*plan.compiled, *(n for c in plan.clusters for n in c.nodes)}
+    clustering = restored_clustering(graph, list(clusters.values()), compiled, plan.outputs)
+    launches = []
+    for c in plan.clusters:
+        if c.name in names:
+            continue
+        node = launched.get(c.name)
+        if node is None:
+            raise GraphError("the launch of this cluster is gone from the graph", c.name)
+        shapes = [tuple(int(d.size) for d in s.dim) for s in node.attr["_output_shapes"].list.shape]
+        args, results = [parse_tensor(t) for t in c.args], [parse_tensor(t) for t in c.results]
+        executable, abi = node.attr["executable"].s, int(node.attr["abi"].i)
+        launches.append(Launch(clusters[c.name], executable, args, c.kinds, results, c.host_results, shapes, abi))
+    return rewrite(original, clustering, launches)
+
+
+def _cluster_of(graph: Graph, plan: recipe.ClusterPlan) -> Cluster:
+    return Cluster(
+        plan.name,
+        [graph[name] for name in plan.nodes],
+        plan.constants,
+        [parse_tensor(t) for t in plan.args],
+        [parse_tensor(t) for t in plan.results],
+        plan.controls,
+        {parse_tensor(a): parse_tensor(b) for a, b in plan.through},
+    )
