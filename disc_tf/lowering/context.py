@@ -15,13 +15,15 @@ import numpy as np
 
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, DimLike, bcast, sym
+from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, bcast, sym
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.ir.types import DType
 from disc_tf.lowering.errors import Status, Unsupported
 
 #: integer tensors up to this many elements are followed element by element
 MAX_TRACKED = 256
+#: longer expressions are bound to a symbol where rules make them (``LoweringContext.plain_dim``)
+MAX_PLAIN_DEPTH, MAX_PLAIN_SIZE = 2, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,7 @@ class LoweringContext:
         self._constants: dict[Value, np.ndarray] = {}
         self._dims: dict[Value, list[Dim]] = {}
         self._checked: set[tuple[str, Dim, Dim]] = set()
+        self._plain: dict[Dim, Dim] = {}
         #: symbols of signed run-time scalars: bounds of expressions over them are not searched for (``content.signed_dim``)
         self.run_time: set[str] = set()
 
@@ -159,6 +162,21 @@ class LoweringContext:
         self._dims[scalar] = [d]
         return d
 
+    def plain_dim(self, d: DimLike) -> Dim:
+        """``d`` while it is a short expression, else a symbol bound to its value (one for each expression).
+
+        Expressions that no fact decides would otherwise grow from layer to layer, with the time to reason about them.
+        """
+        d = Dim.of(d)
+        if d.depth <= MAX_PLAIN_DEPTH and d.size <= MAX_PLAIN_SIZE:
+            return d
+        found = self._plain.get(d)
+        if found is None:
+            low, high = self.env.bounds(d)
+            found = self._plain[d] = self.fresh_dim(self.b.dim(d, DType.I64))
+            self.env.set_range(found, max(low or 0, 0), high)
+        return found
+
     # ---- checks ---------------------------------------------------------------------------------------------------
 
     def check(self, pred: Value, code: Status | int = Status.INVALID_ARGUMENT, message: str = "") -> None:
@@ -241,7 +259,9 @@ class LoweringContext:
                     ok = self.b.or_(ok, self._dim_equals(d, Dim.of(1)))
             self.check(ok, Status.INVALID_ARGUMENT, text)
         try:
-            return bcast(a, b)
+            return self.plain_dim(bcast(a, b))
+        except DimTooComplex:
+            return self.plain_dim(bcast(self.plain_dim(a), self.plain_dim(b)))
         except ValueError as e:
             raise Unsupported("INVALID", text) from e
 

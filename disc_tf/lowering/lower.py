@@ -25,7 +25,7 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value | None
     """
     block = ctx.b.block
     mark, token, requests = len(block.ops), ctx.token, len(ctx.requests)
-    checked = set(ctx._checked)
+    checked, plain = set(ctx._checked), dict(ctx._plain)
     try:
         with ctx.at(node.name):
             rule = rule_for(node.op)
@@ -37,7 +37,7 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value | None
         for op in reversed(block.ops[mark:]):
             op.erase()
         ctx.token = token
-        ctx._checked = checked
+        ctx._checked, ctx._plain = checked, plain
         del ctx.requests[requests:]
         raise _as_unsupported(e, node) from e
     return [out] if isinstance(out, Value) else list(out)

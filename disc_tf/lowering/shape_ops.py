@@ -69,7 +69,7 @@ def reshape(ctx: LoweringContext, _node: NodeView, x: Value, shape: Value) -> Va
     if plan is None:
         plan = reshape_dims(x.dims, sizes, ctx.env)
         ctx.requests += [DimRequest("positive", d, Dim.of(1), ctx.node_name) for d in plan.positive]
-    return reshape_to(ctx, x, plan.dims, exact=plan.exact)
+    return reshape_to(ctx, x, [ctx.plain_dim(d) for d in plan.dims], exact=plan.exact)
 
 
 def _run_time_plan(ctx: LoweringContext, x: Value, sizes: Sequence[Dim]) -> ReshapePlan | None:
