@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from disc_tf.fusion.views import VIEW_OPS, ZERO, Axis, View, apply_op, iota, of_value
 from disc_tf.ir.core import Function, Op, Value, reduce_kind
-from disc_tf.ir.dims import Dim, DimTooComplex, product
+from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, product
+from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS, host_ops
 from disc_tf.passes.rewriter import ELEMENTWISE, base_name, splat_of
@@ -44,6 +45,26 @@ def is_monoid_reduce(op: Op) -> bool:
     )
 
 
+class FrozenEnv:
+    """A shape environment whose facts no longer change: answers are remembered."""
+
+    def __init__(self, env: ShapeEnv) -> None:
+        self._env = env
+        self._equal: dict[tuple[Dim, Dim], bool | None] = {}
+        self.simplify = env.simplify
+        self.bounds = env.bounds
+        self.same_elements = env.same_elements
+
+    def is_equal(self, a: DimLike, b: DimLike) -> bool | None:
+        a, b = Dim.of(a), Dim.of(b)
+        if a == b:
+            return True
+        key = (a, b)
+        if key not in self._equal:
+            self._equal[key] = self._env.is_equal(a, b)
+        return self._equal[key]
+
+
 class Access:
     """Facts about the values of a function's body that all pattern matchers share.
 
@@ -53,7 +74,7 @@ class Access:
 
     def __init__(self, fn: Function) -> None:
         self.fn = fn
-        self.env = fn.env
+        self.env = FrozenEnv(fn.env)
         self.position = {op: i for i, op in enumerate(fn.body.ops)}
         self.host = host_ops(fn)
         self.material: set[Op] = set()

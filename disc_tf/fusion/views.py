@@ -7,11 +7,21 @@ All quantities are in elements and symbolic. A view step that is not affine give
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 from collections.abc import Sequence
 
 from disc_tf.ir.core import Op, Value
-from disc_tf.ir.dims import Dim, dmax, dmin, exact_div, product
-from disc_tf.ir.shape_env import ShapeEnv
+from disc_tf.ir.dims import Dim, DimLike, dmax, dmin, exact_div, product
+
+
+
+class ShapeEnv(Protocol):
+    """What views ask of a shape environment (`disc_tf.ir.shape_env.ShapeEnv` answers, or a cache of its answers)."""
+
+    def is_equal(self, a: DimLike, b: DimLike) -> bool | None: ...
+
+    def bounds(self, dim: DimLike) -> tuple[int | None, int | None]: ...
+
 
 ZERO = Dim.of(0)
 ONE = Dim.of(1)
