@@ -11,6 +11,7 @@ Environments form a tree: `child()` starts from the parent's facts, and what it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from math import gcd
 
@@ -294,9 +295,9 @@ class ShapeEnv:
     def _solve(self, zero: Dim) -> tuple[str | None, Dim]:
         """A symbol that `zero == 0` determines (linear, unit coefficient, nowhere else) and its value.
 
-        Of several the last in natural order goes, so that `a0d0` outlives later and fresh names.
+        Of several the last in natural order goes, so that `a0d0` outlives later arguments and bound symbols (`n0`).
         """
-        best: tuple[tuple[int, str], str, Dim] | None = None
+        best: tuple[tuple[tuple[str, int], ...], str, Dim] | None = None
         for coefficient, mono in zero.terms:
             if abs(coefficient) != 1 or len(mono) != 1 or mono[0][1] != 1 or mono[0][0].kind != "sym":
                 continue
@@ -304,7 +305,7 @@ class ShapeEnv:
             rest = zero - Dim(((coefficient, mono),))
             if name in rest.symbols():
                 continue
-            rank = (len(name), name)
+            rank = _natural(name)
             if best is None or rank > best[0]:
                 best = (rank, name, rest * -coefficient)
         return (None, zero) if best is None else (best[1], best[2])
@@ -645,6 +646,11 @@ class ShapeEnv:
 
 
 # ---- helpers ------------------------------------------------------------------------------------------------------
+
+
+def _natural(name: str) -> tuple[tuple[str, int], ...]:
+    """Sort key of a name with its numbers as numbers: a2d1 < a10d0 < n0."""
+    return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))
 
 
 def _meet(a: Interval, b: Interval) -> Interval:

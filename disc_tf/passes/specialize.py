@@ -105,7 +105,6 @@ def resolve_bound_dims(fn: Function) -> bool:
     simplify_shapes(fn)
     left = {s for op in walk(fn.body) for d in dims_of_op(op) for s in d.symbols()} & names
     if left:
-        print([(n,str(fn.env.simplify(Dim.of(n)))) for n in left]); print({(op.name,str(d),str(fn.env.simplify(d))) for op in walk(fn.body) for d in dims_of_op(op) if d.symbols()&names}); print(fn.env.facts())
         raise AssertionError(f"dims {', '.join(sorted(left))} are used but no longer bound")
     return True
 
