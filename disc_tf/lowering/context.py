@@ -29,7 +29,8 @@ MAX_PLAIN_DEPTH, MAX_PLAIN_SIZE = 2, 16
 @dataclasses.dataclass(frozen=True)
 class DimRequest:
     """An equality that a rule needed and could not decide: ``disc.check`` guards it in the general body; the uniform body may
-    assume it. ``kind`` is ``equal`` or ``broadcast`` (equal, or either one is 1)."""
+    assume it. ``kind`` is ``equal``, ``broadcast`` (equal, or either one is 1) or ``positive`` (``a >= 1``: nothing is checked, the
+    general body is right at 0 as well, but the uniform one has plainer dims; `Function.wanted_positive`)."""
 
     kind: str
     a: Dim

@@ -16,7 +16,6 @@ from disc_tf.lowering.symbolic import (
     at_least,
     is_negative_flag,
     is_positive,
-    is_zero_flag,
     maximum,
     minimum,
 )
@@ -70,9 +69,10 @@ def infer_missing(
     rest, left, matched = _match(dims, sizes, facts)
     # Every maybe-zero size that is not a dim of the input itself keeps us from dividing exactly.
     unsure = tuple(s for s in [*left, *matched] if not is_positive(facts, s))
-    zero = is_zero_flag(facts, product(unsure))  # 1 if one of the sizes is 0
-    divisor = product(left if zero == 0 else [maximum(facts, s, zero) for s in left])
-    dividend = product(rest if zero == 0 else [maximum(facts, d, zero) for d in rest])
+    # `max(d, floor)` is 1 instead of 0 where one of those sizes is 0, else d: every d is at least 0, the floor at most 1.
+    floor = 1 - product(unsure)
+    divisor = product(maximum(facts, s, floor) if unsure else s for s in left)
+    dividend = product(maximum(facts, d, floor) if unsure else d for d in rest)
     quotient = exact_div(dividend, divisor)
     if quotient is None or not is_positive(facts, divisor):
         return dividend // divisor, False, unsure

@@ -100,14 +100,6 @@ def is_negative_flag(facts: Facts, x: DimLike) -> Dim:
     return dmin(1, dmax(0, -x))
 
 
-def is_zero_flag(facts: Facts, x: DimLike) -> Dim:
-    """1 where `x == 0`, else 0, for an `x` that is not negative."""
-    x = Dim.of(x)
-    if x.is_static:
-        return Dim.of(1 if int(x) == 0 else 0)
-    return Dim.of(0) if is_positive(facts, x) else dmax(0, 1 - x)
-
-
 # ---- arithmetic -----------------------------------------------------------------------------------------------------
 
 _Scalar2 = Callable[[Facts, Dim, Dim], "Dim | None"]
