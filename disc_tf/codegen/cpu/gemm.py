@@ -16,14 +16,14 @@ import dataclasses
 
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points, each_vector
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import FnBuilder, I64, V, vec
+from disc_tf.codegen.llvm import I64, FnBuilder, V, vec
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.core import Value
