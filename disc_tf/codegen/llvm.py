@@ -18,11 +18,32 @@ guard: shifts by the width or more, division by zero, out-of-range float-to-int 
 from __future__ import annotations
 
 import re
-from typing import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from disc_tf.codegen.llvm_types import (
-    BF16, F16, F32, F64, I1, I8, I16, I32, I64, NULL, PTR, VOID,
-    Number, Ty, V, const, const_vector, int_like, int_ty, poison, scalar_text, vec, wrap_int,
+    BF16,
+    F16,
+    F32,
+    F64,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    NULL,
+    PTR,
+    VOID,
+    Number,
+    Ty,
+    V,
+    const,
+    const_vector,
+    int_like,
+    int_ty,
+    poison,
+    scalar_text,
+    vec,
+    wrap_int,
 )
 
 __all__ = [
@@ -124,17 +145,18 @@ class FnBuilder:
             value = self._scopes[-1][rhs] = self._emit(ty, rhs)
             return value
         needed = max((self._depth.get(n, 0) for n in _NAMES.findall(rhs)), default=0)
-        home = None
+        home, preheader = 0, None
         for level in range(len(self._scopes) - 1, needed, -1):
-            if self._preheaders[level] is not None:
-                home = level
+            found = self._preheaders[level]
+            if found is not None:
+                home, preheader = level, found
             elif not speculate:
                 break
-        if home is None:
+        if preheader is None:
             value = self._scopes[-1][rhs] = self._emit(ty, rhs)
             return value
         name = self._fresh()
-        self._preheaders[home].append(f"  {name} = {rhs}")
+        preheader.append(f"  {name} = {rhs}")
         self._depth[name] = home - 1
         # Known for the loop's body only: the preheader is skipped when the loop is.
         value = self._scopes[home][rhs] = V(name, ty)
@@ -411,9 +433,8 @@ class FnBuilder:
             return x if cond.const else y
         if x.name == y.name:
             return x
-        if x.ty is I1 or (x.ty.elem is I1 and cond.ty is x.ty):
-            if x.const is not None and y.const is not None:
-                return cond if x.const else self.not_(cond)
+        if x.ty.elem is I1 and cond.ty is x.ty and x.const is not None and y.const is not None:
+            return cond if x.const else self.not_(cond)
         return self._pure(x.ty, f"select {cond.ty.text} {cond.name}, {x.ty.text} {x.name}, {y.ty.text} {y.name}")
 
     def _cast(self, op: str, x: V, elem: Ty) -> V:
@@ -736,9 +757,10 @@ class FnBuilder:
         """
         lo, hi, step = self.i64(lo), self.i64(hi), self.i64(step)
         known = lo.const is not None and hi.const is not None
-        if known and lo.const >= hi.const:
+        left = hi.const - lo.const if lo.const is not None and hi.const is not None else 1
+        if left <= 0:
             return list(inits)
-        if known and step.const is not None and lo.const + step.const >= hi.const:
+        if known and step.const is not None and step.const >= left:
             return list(body(lo, list(inits)) or [])
         head, out = self._label(hint), self._label(hint + ".x")
         before = skipped_from = self._block

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Union
 
-Number = Union[int, float, bool]
+Number = int | float | bool
 
 
 class Ty:
@@ -20,9 +19,9 @@ class Ty:
     For a vector, `lanes > 1`, `elem` is its element type, and `kind` / `bits` are those of one element.
     """
 
-    __slots__ = ("text", "kind", "bits", "lanes", "elem", "suffix")
+    __slots__ = ("bits", "elem", "kind", "lanes", "suffix", "text")
 
-    def __init__(self, text: str, kind: str, bits: int, lanes: int, elem: "Ty | None", suffix: str) -> None:
+    def __init__(self, text: str, kind: str, bits: int, lanes: int, elem: Ty | None, suffix: str) -> None:
         self.text = text
         self.kind = kind
         self.bits = bits
@@ -95,7 +94,7 @@ def int_like(ty: Ty) -> Ty:
 class V:
     """A typed SSA value: `name` is its LLVM spelling (`%v7`, `@f`, a literal), `const` its number if constant."""
 
-    __slots__ = ("name", "ty", "const")
+    __slots__ = ("const", "name", "ty")
 
     def __init__(self, name: str, ty: Ty, const: Number | None = None) -> None:
         self.name = name

@@ -12,10 +12,12 @@ from disc_tf.codegen.compile import compile_image
 from disc_tf.codegen.cpu import math as vm
 from disc_tf.codegen.cpu import math_special as vs
 from disc_tf.codegen.cpu import math_trig as vt
-from disc_tf.codegen.cpu.target import V2, V3, V4
+from disc_tf.codegen.cpu.target import V3
 from disc_tf.codegen.llvm import F32, F64, I64, PTR, FnBuilder, ModuleText, vec
 
-TARGETS = [V2, V3, V4] if "avx512f" in open("/proc/cpuinfo").read() else [V2, V3]
+from .kernel_cases import runnable_targets
+
+TARGETS = runnable_targets()
 UNARY = {
     "exp": vm.exp, "expm1": vm.expm1, "log": vm.log, "log1p": vm.log1p, "tanh": vm.tanh, "logistic": vm.logistic,
     "sinh": vm.sinh, "cosh": vm.cosh, "asinh": vm.asinh, "acosh": vm.acosh, "atanh": vm.atanh, "sin": vt.sin,
@@ -27,36 +29,37 @@ ELEMS = {np.dtype(np.float32): F32, np.dtype(np.float64): F64}
 _LIBS: dict = {}
 
 
+def unit(target, name, fn, elem):
+    """o[i] = fn(x[i], y[i]) over n elements, a multiple of the width."""
+    w = target.width(elem.bytes)
+    b = FnBuilder(f"{name}_{elem.suffix}", [("x", PTR), ("y", PTR), ("o", PTR), ("n", I64)], fma=target.fma,
+                  attrs=target.fn_attrs)
+    x, y, o, n = b.params
+    ty = vec(elem, w)
+
+    def body(i, _):
+        args = [b.load(ty, b.gep(x, i, elem))]
+        if name in BINARY:
+            args.append(b.load(ty, b.gep(y, i, elem)))
+        b.store(fn(b, *args), b.gep(o, i, elem))
+
+    b.loop(0, n, w, [], body)
+    b.ret()
+    return b
+
+
 def kernels(target):
     """All functions of both types in one image: compiled once per target."""
-    if target.name in _LIBS:
-        return _LIBS[target.name]
-    module, names = ModuleText(), []
-    for elem in (F32, F64):
-        w = target.width(elem.bytes)
-        for name, fn in {**UNARY, **BINARY}.items():
-            symbol = f"{name}_{elem.suffix}"
-            b = FnBuilder(symbol, [("x", PTR), ("y", PTR), ("o", PTR), ("n", I64)], fma=target.fma,
-                          attrs=target.fn_attrs)
-            x, y, o, n = b.params
-            ty = vec(elem, w)
-
-            def body(i, _):
-                args = [b.load(ty, b.gep(x, i, elem))]
-                if name in BINARY:
-                    args.append(b.load(ty, b.gep(y, i, elem)))
-                b.store(fn(b, *args), b.gep(o, i, elem))
-
-            b.loop(0, n, w, [], body)
-            b.ret()
-            module.add(b)
-            names.append(symbol)
-    image = compile_image(module.text(), target, names)
-    path = f"/tmp/disc_math_{os.getpid()}_{target.name}.so"
-    with open(path, "wb") as f:
-        f.write(image)
-    _LIBS[target.name] = ctypes.CDLL(path)
-    os.unlink(path)
+    if target.name not in _LIBS:
+        module = ModuleText()
+        units = [unit(target, name, fn, elem) for elem in (F32, F64) for name, fn in {**UNARY, **BINARY}.items()]
+        for u in units:
+            module.add(u)
+        path = f"/tmp/disc_math_{os.getpid()}_{target.name}.so"
+        with open(path, "wb") as f:
+            f.write(compile_image(module.text(), target, [u.name for u in units]))
+        _LIBS[target.name] = ctypes.CDLL(path)
+        os.unlink(path)
     return _LIBS[target.name]
 
 

@@ -111,8 +111,7 @@ def _visit(bounds: _Boundaries, op: Op) -> None:
             if x.rank:
                 bounds.map(v, v.dims, x, x.dims, {k: k for k in range(v.rank)})
     elif name == "constant":
-        if any(v.op.attrs["value"].strides) and v.op.attrs["value"].size > 1:
-            return  # a table in memory, like a buffer
+        return  # the same everywhere, or a table in memory like a buffer
     elif name == "broadcast_in_dim":
         (x,) = op.operands
         places: dict[int, int | None] = dict.fromkeys(range(v.rank))

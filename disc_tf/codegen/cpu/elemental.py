@@ -27,7 +27,7 @@ from disc_tf.ir.types import DType
 
 Indices = tuple[Index, ...]
 Rule = Generator[tuple[Value, Indices], V, V]
-RULES: dict[str, Callable[["Elemental", Value, Indices], Rule]] = {}
+RULES: dict[str, Callable[[Elemental, Value, Indices], Rule]] = {}
 
 MAX_TABLE = 1024  # elements of a constant that an emitter writes into the code itself
 
@@ -101,7 +101,7 @@ class Elemental:
                 return result
             key, generator = stack[-1]
             try:
-                want = generator.send(result)
+                want = generator.send(result)  # type: ignore[arg-type]  # None only before the first request
                 result = None
             except StopIteration as done:
                 stack.pop()
@@ -285,27 +285,33 @@ class _Started:
         return self._generator.send(x)
 
 
+def _op(v: Value) -> Op:
+    """The op that a rule was called for."""
+    assert v.op is not None
+    return v.op
+
+
 # -- computation ------------------------------------------------------------------------------------------------
 
 
 @rule(*lane_ops.ELEMENTWISE)
 def _elementwise(e: Elemental, v: Value, idx: Indices) -> Rule:
     args = []
-    for operand in v.op.operands:
+    for operand in _op(v).operands:
         # select's predicate and clamp's bounds may be scalars.
         x = yield operand, (idx if operand.rank == len(idx) else ())
         args.append(x)
-    return lane_ops.emit(e.b, v.op, args)
+    return lane_ops.emit(e.b, _op(v), args)
 
 
 @rule("bitcast_convert")
 def _bitcast(e: Elemental, v: Value, idx: Indices) -> Rule:
     b = e.b
-    (x,) = v.op.operands
+    (x,) = _op(v).operands
     source, target = x.dtype, v.dtype
     if source.bits == target.bits:
         element = yield x, idx
-        return lane_ops.emit(b, v.op, [element])
+        return lane_ops.emit(b, _op(v), [element])
     wide, narrow = max(source.bits, target.bits), min(source.bits, target.bits)
     ratio = wide // narrow
     if source.bits > target.bits:  # the last index picks a piece, least significant first
@@ -327,7 +333,7 @@ def _bitcast(e: Elemental, v: Value, idx: Indices) -> Rule:
 
 @rule("constant")
 def _constant(e: Elemental, v: Value, idx: Indices) -> Rule:
-    b, array = e.b, v.op.attrs["value"]
+    b, array = e.b, _op(v).attrs["value"]
     flat = np.asarray(array)
     if flat.size == 0:
         return const(0, lanes.reg_elem(v.dtype))
@@ -352,14 +358,14 @@ def _constant(e: Elemental, v: Value, idx: Indices) -> Rule:
 
 @rule("iota")
 def _iota(e: Elemental, v: Value, idx: Indices) -> Rule:
-    i = ix.value(e.b, idx[v.op.attrs["dimension"]], e.width)
+    i = ix.value(e.b, idx[_op(v).attrs["dimension"]], e.width)
     return lanes.convert(e.b, i, DType.I64, v.dtype)
     yield
 
 
 @rule("disc.dim")
 def _dim(e: Elemental, v: Value, idx: Indices) -> Rule:
-    return e.b.trunc(e.dim(v.op.attrs["dim"]), lanes.reg_elem(v.dtype))
+    return e.b.trunc(e.dim(_op(v).attrs["dim"]), lanes.reg_elem(v.dtype))
     yield
 
 
@@ -368,9 +374,9 @@ def _dim(e: Elemental, v: Value, idx: Indices) -> Rule:
 
 @rule("broadcast_in_dim")
 def _broadcast(e: Elemental, v: Value, idx: Indices) -> Rule:
-    (x,) = v.op.operands
+    (x,) = _op(v).operands
     out = []
-    for d, r in zip(x.dims, v.op.attrs["broadcast_dimensions"], strict=True):
+    for d, r in zip(x.dims, _op(v).attrs["broadcast_dimensions"], strict=True):
         out.append(broadcast_index(e, idx[r], d, v.dims[r]))
     element = yield x, tuple(out)
     return element
@@ -390,9 +396,9 @@ def broadcast_index(e: Elemental, i: Index, extent: Dim, result: Dim) -> Index:
 
 @rule("transpose")
 def _transpose(e: Elemental, v: Value, idx: Indices) -> Rule:
-    (x,) = v.op.operands
+    (x,) = _op(v).operands
     out: list[Index] = [ix.uniform(ix.ZERO)] * x.rank
-    for i, p in enumerate(v.op.attrs["permutation"]):
+    for i, p in enumerate(_op(v).attrs["permutation"]):
         out[p] = idx[i]
     element = yield x, tuple(out)
     return element
@@ -400,9 +406,9 @@ def _transpose(e: Elemental, v: Value, idx: Indices) -> Rule:
 
 @rule("reverse")
 def _reverse(e: Elemental, v: Value, idx: Indices) -> Rule:
-    (x,) = v.op.operands
+    (x,) = _op(v).operands
     out = list(idx)
-    for d in v.op.attrs["dimensions"]:
+    for d in _op(v).attrs["dimensions"]:
         flipped = ix.scale(e.b, idx[d], const(-1, I64))
         out[d] = ix.add(e.b, flipped, e.b.sub(e.dim(x.dims[d]), 1))
     element = yield x, tuple(out)
@@ -411,8 +417,8 @@ def _reverse(e: Elemental, v: Value, idx: Indices) -> Rule:
 
 @rule("slice")
 def _slice(e: Elemental, v: Value, idx: Indices) -> Rule:
-    (x,) = v.op.operands
-    attrs = v.op.attrs
+    (x,) = _op(v).operands
+    attrs = _op(v).attrs
     out = []
     for i, start, stride in zip(idx, attrs["starts"], attrs["strides"], strict=True):
         out.append(ix.add(e.b, ix.scale(e.b, i, e.dim(Dim.of(stride))), e.dim(Dim.of(start))))
@@ -422,7 +428,7 @@ def _slice(e: Elemental, v: Value, idx: Indices) -> Rule:
 
 @rule("reshape")
 def _reshape(e: Elemental, v: Value, idx: Indices) -> Rule:
-    (x,) = v.op.operands
+    (x,) = _op(v).operands
     element = yield x, reshape_index(e, idx, v.dims, x.dims)
     return element
 
@@ -431,8 +437,8 @@ def reshape_index(e: Elemental, idx: Indices, result: Sequence[Dim], operand: Se
     """The operand's index of the same row-major position: dims are grouped where their products agree, so that
     division happens only inside groups that really change."""
     out: list[Index] = [ix.uniform(ix.ZERO)] * len(operand)
-    rs = [k for k, d in enumerate(result) if not (d == 1)]
-    os_ = [k for k, d in enumerate(operand) if not (d == 1)]
+    rs = [k for k, d in enumerate(result) if d != 1]
+    os_ = [k for k, d in enumerate(operand) if d != 1]
     tail: list[tuple[int, int]] = []
     # Equal dims at the front and at the back.
     lo = 0
@@ -483,8 +489,8 @@ def _next_group(e: Elemental, result: Sequence[Dim], operand: Sequence[Dim], rs:
 @rule("pad")
 def _pad(e: Elemental, v: Value, idx: Indices) -> Rule:
     b = e.b
-    x, fill = v.op.operands
-    attrs = v.op.attrs
+    x, fill = _op(v).operands
+    attrs = _op(v).attrs
     inside: V = const(1, I1)
     out = []
     for i, d, low, gap in zip(idx, x.dims, attrs["low"], attrs["interior"], strict=True):
@@ -514,9 +520,9 @@ def _both(e: Elemental, p: V, q: V) -> V:
 
 @rule("concatenate")
 def _concatenate(e: Elemental, v: Value, idx: Indices) -> Rule:
-    b, axis = e.b, v.op.attrs["dimension"]
+    b, axis = e.b, _op(v).attrs["dimension"]
     parts, start = [], Dim.of(0)
-    for x in v.op.operands:
+    for x in _op(v).operands:
         parts.append((x, start))
         start = start + x.dims[axis]
     # A chain from the last part to the first: each is evaluated only where its own range is wanted.
@@ -549,9 +555,9 @@ def _choose(e: Elemental, i: V, parts: list[tuple[Value, Dim]], part: Callable[[
 
 @rule("dynamic_slice")
 def _dynamic_slice(e: Elemental, v: Value, idx: Indices) -> Rule:
-    x, *starts = v.op.operands
+    x, *starts = _op(v).operands
     out = []
-    for i, start, d, size in zip(idx, starts, x.dims, v.op.attrs["sizes"], strict=True):
+    for i, start, d, size in zip(idx, starts, x.dims, _op(v).attrs["sizes"], strict=True):
         s = yield start, ()
         low = lanes.convert(e.b, s, start.dtype, DType.I64)
         room = e.dim(d - Dim.of(size))
@@ -564,7 +570,7 @@ def _dynamic_slice(e: Elemental, v: Value, idx: Indices) -> Rule:
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(e: Elemental, v: Value, idx: Indices) -> Rule:
     b = e.b
-    x, update, *starts = v.op.operands
+    x, update, *starts = _op(v).operands
     inside: V = const(1, I1)
     out = []
     for i, start, d, size in zip(idx, starts, x.dims, update.dims, strict=True):
@@ -582,8 +588,8 @@ def _dynamic_update_slice(e: Elemental, v: Value, idx: Indices) -> Rule:
 def _gather(e: Elemental, v: Value, idx: Indices) -> Rule:
     """StableHLO's gather; starts are clamped, as there (TF's range errors are separate checks)."""
     b = e.b
-    x, indices = v.op.operands
-    a = v.op.attrs
+    x, indices = _op(v).operands
+    a = _op(v).attrs
     offset, vector = a["offset_dims"], a["index_vector_dim"]
     hidden = (*a["collapsed_slice_dims"], *a["operand_batching_dims"])
     batch = [i for k, i in enumerate(idx) if k not in offset]

@@ -121,7 +121,7 @@ def divmod_by(b: FnBuilder, i: Index, d: V, lanes: int) -> tuple[Index, Index]:
     if lanes == 1:
         safe = d if d.const else b.smax(d, 1)
         return general(b.udiv(v, safe)), general(b.urem(v, safe))
-    if d.const and d.const & (d.const - 1) == 0:
+    if d.const and int(d.const) & (int(d.const) - 1) == 0:
         return general(b.udiv(v, const(d.const, v.ty))), general(b.and_(v, int(d.const) - 1))
     # A correctly rounded quotient of integers below 2**52 never rounds up to the next integer.
     q = from_f64(b, b.ftrunc(b.fdiv(to_f64(b, v), b.splat(_scalar_to_f64(b, d), lanes))))

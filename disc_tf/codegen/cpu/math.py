@@ -10,7 +10,7 @@ The algorithms are the same for both types; only polynomial lengths (`math_table
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from collections.abc import Sequence
 
 from disc_tf.codegen.cpu import math_tables as tables
 from disc_tf.codegen.llvm import F32, F64, FnBuilder, Ty, V, const, int_like
@@ -155,7 +155,6 @@ def _first_at_or_above(f: Format, value: float) -> float:
 def expm1(b: FnBuilder, x: V) -> V:
     """e**x - 1 without cancellation near 0."""
     f = fmt(x)
-    ity = int_like(x.ty)
     lowest = -(f.mantissa + 3) * math.log(2.0)
     c = b.fmin_x86(const(f.exp_hi + 1, x.ty), b.fmax_x86(const(lowest, x.ty), x))
     r, n = _reduce_exp(b, c)

@@ -208,6 +208,7 @@ class RowsEmitter:
         start = b.mul(index, self.frame.dim(g.table.axes[0].stride))
         view = self.tables[g.op.result]
         access = self.points._access[view]
+        assert access.base is not None
         moved = dataclasses.replace(access, base=b.gep(access.base, start, lanes.mem_elem(g.op.result.dtype)))
         self.points._access[view] = moved
         try:
