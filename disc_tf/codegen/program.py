@@ -19,6 +19,7 @@ from disc_tf.buffers.types import Buffers, Step
 from disc_tf.codegen.compile import compile_image
 from disc_tf.codegen.context import EmitContext, PrepareTable
 from disc_tf.codegen.cpu.emit import emit_fusion
+from disc_tf.codegen.cpu.gemm import emit_pack
 from disc_tf.codegen.cpu.target import CpuTarget, target_named
 from disc_tf.codegen.host import (
     BodyEmitter,
@@ -121,9 +122,8 @@ class _TargetProgram:
         if digest not in self._canonical:
             symbol = f"{kernel.symbol}_{digest}" if not kernel.symbol.endswith(digest) else kernel.symbol
             self._canonical[digest] = symbol
-            self.module.add_text(
-                symbol, kernel.llvm.replace(f"@{kernel.symbol}(", f"@{symbol}("), kernel.declarations
-            )
+            text = kernel.llvm.replace(f"define void @{kernel.symbol}(", f"define internal void @{kernel.symbol}(")
+            self.module.add_text(symbol, text.replace(f"@{kernel.symbol}(", f"@{symbol}("), kernel.declarations)
             for name, text in kernel.helpers.items():
                 self.module.add_text(name, text)
             for name, line in kernel.globals.items():
@@ -135,7 +135,7 @@ class _TargetProgram:
 
     def _variants(self, fusion: Fusion, ctx: EmitContext) -> list[Variant]:
         variants = []
-        for variant in emit_fusion(fusion, self.target, ctx):
+        for variant in self._emit(fusion, ctx):
             kernels = []
             for k in variant.kernels:
                 if isinstance(k, LibraryCall):
@@ -146,6 +146,12 @@ class _TargetProgram:
                     kernels.append(self._add_kernel(k, fusion.nodes))
             variants.append(Variant(variant.guard, tuple(kernels)))
         return variants
+
+    def _emit(self, fusion: Fusion, ctx: EmitContext) -> list[Variant]:
+        op = fusion.ops[-1]
+        if op.name == "disc.pack":
+            return [Variant(None, (emit_pack(op.attrs["view"], op.result, op.attrs["layout"], ctx),))]
+        return emit_fusion(fusion, self.target, ctx)
 
     # -- bodies -----------------------------------------------------------------------------------------------
 
