@@ -45,11 +45,13 @@ def _function_def(name: str) -> Any:
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    graph = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
-        for function in graph.as_graph_def().library.function:
-            if function.signature.name == name:
-                return function
+        # Not through as_graph_def: that copies the weights.
+        function = graph._get_function(name)
+        for attribute in ("function_def", "definition"):
+            if hasattr(function, attribute):
+                return getattr(function, attribute)
         graph = getattr(graph, "outer_graph", None)
     try:
         return context.context().get_function_def(name)

@@ -181,6 +181,23 @@ def test_gradient_is_that_of_the_original(graph):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
+def test_gradient_in_an_imported_graph():
+    """As a frozen graph is used: the original is in the library of the imported GraphDef only."""
+    w, n, x = _values()
+    with tf.Graph().as_default() as graph:
+        feed = tf.compat.v1.placeholder(tf.float32, [None, None], name="x")
+        _CONCRETE.add_to_graph(graph)
+        tf.identity(_launch(tf.constant(w), tf.constant(n), feed)[1], name="y")
+        graph_def = graph.as_graph_def()
+    with tf.Graph().as_default():
+        feed = tf.compat.v1.placeholder(tf.float32, [None, None])
+        (y,) = tf.import_graph_def(graph_def, {"x:0": feed}, ["y:0"])
+        (gradient,) = tf.gradients(y, feed)
+        with tf.compat.v1.Session() as session:
+            got = session.run(gradient, {feed: x})
+    np.testing.assert_allclose(got, np.broadcast_to(2 * w, x.shape), rtol=1e-6)
+
+
 _SHARE = """
 import numpy as np, ctypes, os
 order = {order!r}
