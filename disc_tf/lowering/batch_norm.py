@@ -1,4 +1,4 @@
-"""FusedBatchNorm (V1-V3) and grappler's _FusedBatchNormEx, inference only."""
+"""FusedBatchNorm (V1-V3), grappler's _FusedBatchNormEx, inference only; oneDNN's _MklLayerNorm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.matmul import along
 from disc_tf.lowering.node import NodeView
-from disc_tf.lowering.numerics import convert
+from disc_tf.lowering.numerics import convert, spread, widen
+from disc_tf.lowering.reductions import mean as mean_of
 from disc_tf.lowering.registry import FLOATS, lowering
 
 _CHANNEL_LAST = ("NHWC", "NDHWC")
@@ -54,19 +55,24 @@ def _statistics(ctx: LoweringContext, x: Value, mean: Value, variance: Value) ->
     return [*first, mean, variance]
 
 
-@lowering("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", dtypes={"T": FLOATS, "U": FLOATS}, limits="inference")
+_VERSIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
+
+
+@lowering(
+    *_VERSIONS, *(f"_MklNative{v}" for v in _VERSIONS), dtypes={"T": FLOATS, "U": FLOATS}, limits="inference"
+)  # fmt: skip
 def fused_batch_norm(
     ctx: LoweringContext, node: NodeView, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
 ) -> list[Value]:
     """Layouts NHWC, NCHW, NDHWC, NCDHW."""
     y = convert(ctx, _normalise(ctx, node, x, scale, offset, mean, variance), x.dtype)
     out = [y, *_statistics(ctx, x, mean, variance)]
-    if node.op == "FusedBatchNormV3":
+    if node.op.endswith("V3"):
         out.append(ctx.scalar(0.0, scale.dtype))
     return out
 
 
-@lowering("_FusedBatchNormEx", dtypes={"T": FLOATS, "U": FLOATS}, limits="inference; Identity or Relu")
+@lowering("_FusedBatchNormEx", "_MklNativeFusedBatchNormEx", dtypes={"T": FLOATS, "U": FLOATS}, limits="inference; Identity or Relu")
 def fused_batch_norm_ex(
     ctx: LoweringContext,
     node: NodeView,
@@ -87,3 +93,20 @@ def fused_batch_norm_ex(
         y = fused_activation(ctx, node, mode, y)
     statistics = _statistics(ctx, x, mean, variance)
     return [convert(ctx, y, x.dtype), *statistics, ctx.scalar(0.0, scale.dtype if scale.dtype.is_float else DType.F32)]
+
+
+@lowering("_MklLayerNorm", dtypes=FLOATS)
+def layer_norm(ctx: LoweringContext, node: NodeView, x: Value, scale: Value, offset: Value) -> Value:
+    """Layer norm over the last dim: ``(x - mean) * rsqrt(variance + epsilon) * scale + offset``."""
+    if x.rank < 1 or scale.rank != 1 or offset.rank != 1:
+        raise Unsupported("INVALID", f"layer norm of {x.type} with scale {scale.type} and offset {offset.type}")
+    axis = x.rank - 1
+    for v in (scale, offset):
+        ctx.check_dims_eq(v.dims[0], x.dims[axis], message="scale and offset must have the extent of the last dimension")
+    wide = widen(ctx, x)
+    centered = ctx.b.subtract(wide, spread(ctx, mean_of(ctx, wide, [axis]), wide, [axis]))
+    variance = mean_of(ctx, ctx.b.multiply(centered, centered), [axis])
+    factor = ctx.b.rsqrt(ctx.b.add(variance, ctx.splat(float(node.attr("epsilon", 0.001)), variance)))
+    normal = ctx.b.multiply(centered, spread(ctx, factor, wide, [axis]))
+    scaled = ctx.b.multiply(normal, along(ctx, widen(ctx, scale), wide, axis))
+    return convert(ctx, ctx.b.add(scaled, along(ctx, widen(ctx, offset), wide, axis)), x.dtype)

@@ -64,7 +64,7 @@ def _labels(text: str, ellipsis: int, equation: str) -> list[str]:
     return [*before, *middle, *after]
 
 
-@lowering("Einsum", dtypes=NUMBERS, limits="one or two operands (as TF's kernel)")
+@lowering("Einsum", "_MklEinsum", dtypes=NUMBERS, limits="one or two operands (as TF's kernel)")
 def einsum(ctx: LoweringContext, node: NodeView, *args: Value) -> Value:
     """Named labels must have equal extents (checked); ellipsis dims broadcast. 16-bit floats accumulate in f32."""
     if len(args) not in (1, 2):
