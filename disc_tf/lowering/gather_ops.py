@@ -35,6 +35,14 @@ def check_in_range(ctx: LoweringContext, indices: Value, extent: Dim, message: s
             return
         ctx.check_dim_cond(extent, "GT", high, message=message)
         return
+    counted = _counts_to(indices)
+    if counted is not None:  # positions 0 .. n-1, as in embeddings: their extent tells, no index need be read
+        if ctx.env.is_nonneg(extent - counted) is not True:
+            fits = ctx.b.compare(ctx.dim(counted), ctx.dim(extent), "LE")
+            if counted != product(indices.dims):
+                fits = ctx.b.or_(fits, ctx.b.compare(ctx.dim(product(indices.dims)), ctx.dim(0), "EQ"))
+            ctx.check(fits, message=message)
+        return
     b = ctx.b
     # The comparison is made in a type that holds the extent: i8 indices of an axis of 300 are all in range above.
     wide = indices if indices.dtype in (DType.I32, DType.I64) else b.convert(indices, DType.I64)
@@ -45,6 +53,15 @@ def check_in_range(ctx: LoweringContext, indices: Value, extent: Dim, message: s
     if indices.dtype.is_signed:
         in_range = b.and_(b.compare(wide, ctx.splat(0, wide), "GE"), in_range)
     ctx.check(in_range, message=message)
+
+
+def _counts_to(v: Value) -> Dim | None:
+    """``n`` if the elements of ``v`` are 0 .. n-1 in some arrangement (an iota, reshaped or broadcast), else None."""
+    while v.op is not None and v.op.name in ("reshape", "broadcast_in_dim"):
+        v = v.op.operands[0]
+    if v.op is None or v.op.name != "iota":
+        return None
+    return v.dims[v.op.attrs["dimension"]]
 
 
 # ---- Gather -----------------------------------------------------------------------------------------------------------------

@@ -183,3 +183,39 @@ def test_topk_special_values():
 @pytest.mark.parametrize("index_type", [np.int16, np.int32, np.int64])
 def test_topk_index_type(index_type):
     check_op("TopKV2", input=array((3, 5), F32), k=scalar(2), index_type=index_type, const=["k"])
+
+
+@pytest.mark.parametrize(("count", "rows"), [(3, 5), (5, 5), (6, 5), (0, 5), (0, 0), (1, 0)])
+def test_gather_of_positions_needs_no_look_at_them(count, rows):
+    from disc_tf.ir.builder import Builder
+    from disc_tf.ir.core import ArgInfo, Function
+    from disc_tf.ir.interp import CheckFailed, evaluate
+    from disc_tf.ir.types import TensorType
+    from disc_tf.lowering.context import LoweringContext
+    from disc_tf.lowering.lower import lower_nodes
+    from disc_tf.lowering.node import NodeView
+
+    fn = Function("main")
+    ctx = LoweringContext(Builder(fn.body, fn.env), fn.env)
+    feeds = {
+        ("x", 0): fn.add_arg(TensorType.of(F32, ["r", 2]), ArgInfo("x")),
+        ("like", 0): fn.add_arg(TensorType.of(F32, ["n"]), ArgInfo("like")),
+    }
+    ints = {"T": DType.I32, "Tidx": DType.I32, "Tparams": F32, "Tindices": DType.I32}
+    nodes = [
+        NodeView("zero", "Const", (), {"value": scalar(0)}),
+        NodeView("one", "Const", (), {"value": scalar(1)}),
+        NodeView("size", "Size", ["like"], {"T": F32}),
+        NodeView("range", "Range", ["zero", "size", "one"], ints),
+        NodeView("row", "ExpandDims", ["range", "zero"], ints),
+        NodeView("out", "GatherV2", ["x", "row", "zero"], ints),
+    ]
+    found = lower_nodes(ctx, nodes, feeds)
+    ctx.b.return_([found["out", 0], *([ctx.token] if ctx.token is not None else [])])
+    assert not [op for op in fn.body.ops if op.name == "reduce"]
+    x, like = array((rows, 2), F32), np.zeros(count, np.float32)
+    if count > rows:
+        with pytest.raises(CheckFailed):
+            evaluate(fn, [x, like])
+    else:
+        np.testing.assert_array_equal(evaluate(fn, [x, like])[0], x[None, :count])
