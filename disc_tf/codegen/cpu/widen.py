@@ -12,4 +12,4 @@ def load_widened(b: FnBuilder, stored: DType, ty: Ty, p: V, count: int) -> V:
     x = lanes.from_memory(b, stored, b.load(lanes.mem_ty(stored, count), p))
     if stored.is_int:
         return b.sext(x, ty) if stored.is_signed else b.zext(x, ty)
-    return x
+    return b.fpext(x, ty)

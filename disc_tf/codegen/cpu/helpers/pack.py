@@ -82,8 +82,8 @@ def transpose_square(b: FnBuilder, rows: list[V]) -> list[V]:
 def _make_pack(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
     _, _, bits, nr_text = symbol.split("_")
     ty, nr = int_ty(int(bits)), int(nr_text)
-    lanes = min(target.width(ty.bytes), nr)
-    while nr % lanes:
+    lanes = target.width(ty.bytes)
+    while nr % lanes:  # stays a power of two
         lanes //= 2
     b = _function(symbol, target, "SRC stride_k stride_n DST k n")
     src, stride_k, stride_n, dst, k, n = b.params
@@ -109,8 +109,18 @@ def _make_pack(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
         def rows_cut() -> None:
             _copy_strided(b, at, stride_k, stride_n, out, b.i64(nr), k, columns, ty)
 
+        def rows_part() -> None:
+            whole = b.and_(columns, -lanes)
+
+            def row(i: V, _: list[V]) -> None:
+                s, d = b.gep(at, b.mul(i, stride_k), ty), b.gep(out, b.mul(i, nr), ty)
+                b.loop(0, whole, lanes, [], lambda j, _: b.store(b.load(vec(ty, lanes), b.gep(s, j, ty)), b.gep(d, j, ty)))
+                b.loop(whole, columns, 1, [], lambda j, _: b.store(b.load(ty, b.gep(s, j, ty)), b.gep(d, j, ty)))
+
+            b.loop(0, k, 1, [], row)
+
         def columns_contiguous() -> None:
-            b.if_else(full, rows_whole, rows_cut)
+            b.if_else(full, rows_whole, rows_part)
 
         def other() -> None:
             b.if_else(b.icmp("eq", stride_k, 1), lambda: b.call(transpose, VOID, [at, stride_n, out, b.i64(nr), columns, k]) and None, rows_cut)
