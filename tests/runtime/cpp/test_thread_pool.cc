@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -50,6 +51,15 @@ bool launch(int64_t tasks, int64_t grain, int cap = 0) {
   return true;
 }
 
+// Sleeps, so that every thread gets some of the tasks however busy the machine is.
+void thread_ids(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  auto* ids = static_cast<std::thread::id*>(a->bufs[0]);
+  for (int64_t i = begin; i < end; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ids[i] = std::this_thread::get_id();
+  }
+}
+
 void float_bits(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
   auto* modes = static_cast<uint32_t*>(a->bufs[0]);
   for (int64_t i = begin; i < end; ++i) {
@@ -85,6 +95,20 @@ TEST(width_honours_grain_cap_and_runs) {
   w.max_threads = 0;
   const ThreadPool::ActiveRun a, b;
   EXPECT_EQ(pool.width(w), 4);
+}
+
+TEST(all_threads_take_part) {
+  ThreadPool& pool = ThreadPool::get();
+  pool.set_threads(4);
+  std::vector<std::thread::id> ids(200);
+  void* bufs[] = {ids.data()};
+  const disc_kernel_args args{bufs, nullptr, nullptr};
+  ThreadPool::Work work;
+  work.fn = thread_ids;
+  work.args = &args;
+  work.tasks = 200;
+  pool.run(work, pool.width(work));
+  EXPECT_EQ(std::set<std::thread::id>(ids.begin(), ids.end()).size(), 4u);
 }
 
 TEST(many_callers_at_once) {
