@@ -162,3 +162,32 @@ def test_transposed_output_is_stored_in_place():
     b.return_([b.transpose(softmax(b, x), [1, 0, 2])])
     rng = np.random.default_rng(0)
     run(fn, [({"p": 2, "q": 3, "n": n}, [random_array(rng, F32, (2, 3, n))]) for n in (5, 37)], scale=8)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_few_long_rows_are_split(dtype):
+    """The guarded variant: same kernels for softmax and for sums with row-level outputs."""
+    rng = np.random.default_rng(0)
+    for make in ("softmax", "sums"):
+        fn, b = new_function("f", {"x": (dtype, ["p", "n"])})
+        (x,) = fn.params
+        if make == "softmax":
+            b.return_([softmax(b, x)])
+        else:
+            s = b.reduce(b.multiply(x, x), [1], "add")
+            b.return_([b.sqrt(s)])
+        fusion = one_fusion(fn)
+        for target in TARGETS[-2:]:
+            c = CompiledFusion(fusion, fn, target)
+            assert len(c.variants) == 2 and c.variants[0].guard is not None
+            for p, n, variant in ((1, 70001, 0), (3, 65537, 0), (0, 70000, 0), (5, 70000, 1), (4, 100, 1)):
+                symbols = {"p": p, "n": n}
+                assert c._choose(symbols) == variant
+                arrays = [random_array(rng, dtype, (p, n))]
+                compare(c, fn, symbols, arrays, evaluate(fn, arrays), target, 2000)
+
+
+def test_static_short_rows_have_one_variant():
+    fn, b = new_function("f", {"x": (F32, ["p", 768])})
+    b.return_([softmax(b, fn.params[0])])
+    assert len(CompiledFusion(one_fusion(fn), fn, TARGETS[-1]).variants) == 1

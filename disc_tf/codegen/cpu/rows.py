@@ -19,14 +19,17 @@ from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.loops import GRAIN, lanes_for
 from disc_tf.codegen.cpu.monoids import Combiner, known_splat
 from disc_tf.codegen.cpu.points import Points, Row
-from disc_tf.codegen.cpu.row_plan import RowPlan, plan_rows
-from disc_tf.codegen.kernel import Variant
-from disc_tf.codegen.llvm import I8, I64, V, const, vec
+from disc_tf.codegen.cpu.row_plan import Pass, RowPlan, plan_rows
+from disc_tf.codegen.kernel import Guard, Kernel, Variant
+from disc_tf.codegen.llvm import I8, I64, FnBuilder, Ty, V, const, vec
 from disc_tf.fusion.types import Fusion, GatherRead, Region
 from disc_tf.fusion.views import View
-from disc_tf.ir.core import Value
+from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, ceildiv, dmax, product
 from disc_tf.ir.types import DType
+
+FEW_ROWS = 4  # at most so many rows of ...
+LONG_ROW = 65536  # ... at least so many elements are split among threads
 
 
 @emitter("rows")
@@ -37,15 +40,33 @@ def emit_rows(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
         from disc_tf.codegen.cpu.reduce import emit_stages
 
         return emit_stages(fusion, ctx)
-    return [Variant(None, (RowsEmitter(fusion, region, ctx).emit(),))]
+    whole = RowsEmitter(fusion, region, ctx)
+    variants = [Variant(None, (whole.emit(),))]
+    if worth_splitting(whole):
+        from disc_tf.codegen.cpu.rows_split import emit_split
+
+        variants.insert(0, Variant(few_long_rows(whole), emit_split(fusion, region, ctx)))
+    return variants
+
+
+def few_long_rows(e: RowsEmitter) -> Guard:
+    """When a row is better shared by several threads than kept on one."""
+    return Guard(((e.rows, "le", Dim.of(FEW_ROWS)), (e.row_length, "ge", Dim.of(LONG_ROW))))
+
+
+def worth_splitting(e: RowsEmitter) -> bool:
+    """Whether few long rows are possible, and the row is one run in memory."""
+    (low_rows, _), (_, high) = e.ctx.env.bounds(e.rows), e.ctx.env.bounds(e.row_length)
+    return (low_rows or 0) <= FEW_ROWS and (high is None or high >= LONG_ROW) and len(e.points.extents[1]) == 1
 
 
 class RowsEmitter:
     """Emits one rows kernel."""
 
-    def __init__(self, fusion: Fusion, region: Region, ctx: EmitContext) -> None:
+    def __init__(self, fusion: Fusion, region: Region, ctx: EmitContext, suffix: str = "") -> None:
         self.fusion, self.ctx = fusion, ctx
-        self.frame = KernelFrame(f"k_{fusion.name.replace('.', '_')}", ctx.target, ctx.env, (*fusion.inputs, *fusion.outputs))
+        symbol = f"k_{fusion.name.replace('.', '_')}{suffix}"
+        self.frame = KernelFrame(symbol, ctx.target, ctx.env, (*fusion.inputs, *fusion.outputs))
         self.b = self.frame.b
         # The tables of lookups take part in merging and are prepared like reads.
         self.tables = {v: View(g.table.source, g.table.offset, g.table.axes[1:]) for v, g in region.gathers.items()}
@@ -58,8 +79,9 @@ class RowsEmitter:
         self.width = lanes_for(ctx, [*(op.result for op in region.ops), *region.reads])
         self.strips: dict[Value, V] = {}
         self.scratch = Dim.of(0)
+        self.part: tuple[V, V] | None = None  # the piece of the row to walk; None: all of it
 
-    def emit(self):
+    def emit(self) -> Kernel:
         b, frame = self.b, self.frame
         for v in self.plan.kept:
             self.strips[v] = b.gep(frame.scratch, frame.dim(self.scratch), I8)
@@ -71,29 +93,38 @@ class RowsEmitter:
     # -- one row --------------------------------------------------------------------------------------------------
 
     def _row(self, r: V) -> None:
-        points, b = self.points, self.b
-        outer_extents, inner_extents = points.extents
-        outer = _unravel(self, r, outer_extents)
+        outer, first = self._start_row(r)
         known: dict[Value, V] = {}
-        first = points.row([*outer, *[const(0, I64)] * max(len(inner_extents) - 1, 0)])
         for level, ops in enumerate(self.plan.row_ops):
             self._row_ops(first, ops, known)
             if level < len(self.plan.passes):
-                self._pass(level, outer, inner_extents, known)
+                totals = self._pass(level, outer, known)
+                known.update(self._finish_reduces(level, totals))
+        self._store_row(first, known)
+
+    def _start_row(self, r: V) -> tuple[list[V], Row]:
+        """The outer indices of row r, and its first point."""
+        outer_extents, inner_extents = self.points.extents
+        outer = _unravel(self.b, r, outer_extents)
+        return outer, self.points.row([*outer, *[const(0, I64)] * max(len(inner_extents) - 1, 0)])
+
+    def _store_row(self, first: Row, known: dict[Value, V]) -> None:
+        """Store the outputs that have one value per row."""
+        zero = const(0, I64)
         for v, view in self.region.writes:
             if self.plan.is_row(self.region.resolve(v)):
-                x = first.value(v, known, const(0, I64), 1, None, {})
-                first._store(v, view, x, const(0, I64), None)
-        del b
+                first._store(v, view, first.value(v, known, zero, 1, None, {}), zero, None)
 
-    def _row_ops(self, first: Row, ops: Sequence, known: dict[Value, V]) -> None:
+    def _row_ops(self, first: Row, ops: Sequence[Op], known: dict[Value, V]) -> None:
         zero = const(0, I64)
         for op in ops:
             args = [first.value(v, known, zero, 1, None, {}) for v in op.operands]
             known[op.result] = lane_ops.emit(self.b, op, args)
 
-    def _pass(self, level: int, outer: list[V], extents: list[V], row_known: dict[Value, V]) -> None:
-        """Walk the row once: compute, store, keep and reduce what belongs to this pass."""
+    def _pass(self, level: int, outer: list[V], row_known: dict[Value, V]) -> list[V]:
+        """Walk the row once: compute, store, keep and reduce what belongs to this pass. Returns the reductions' totals,
+        without their initial values."""
+        extents = self.points.extents[1]
         b, plan = self.b, self.plan.passes[level]
         reduces = [(op, Combiner(op)) for op in plan.reduces]
         unroll = 1 if plan.heavy or not reduces else 4
@@ -115,15 +146,20 @@ class RowsEmitter:
             return out
 
         carried = self._walk(extents, unroll, carried, len(reduces), point)
-        for k, (op, c) in enumerate(reduces):
+        totals = []
+        for k, (_, c) in enumerate(reduces):
             parts = [carried[u * len(reduces) + k] for u in range(unroll)]
-            while len(parts) > 1:
-                half = len(parts) // 2
-                parts = [c(b, [parts[i]], [parts[i + half]])[0] for i in range(half)]
-            total = c.lanes_together(b, [parts[0]])
-            (row_known[op.result],) = c.finish(b, total, [self._init(op)], [known_splat(op.operands[1])])
+            totals += c.lanes_together(b, [combine_tree(b, c, parts)])
+        return totals
 
-    def _init(self, op) -> V:
+    def _finish_reduces(self, level: int, totals: Sequence[V]) -> dict[Value, V]:
+        """The values of a pass's reductions from their totals."""
+        out = {}
+        for op, total in zip(self.plan.passes[level].reduces, totals, strict=True):
+            (out[op.result],) = Combiner(op).finish(self.b, [total], [self._init(op)], [known_splat(op.operands[1])])
+        return out
+
+    def _init(self, op: Op) -> V:
         number = known_splat(op.operands[1])
         if number is None:
             raise ValueError(f"the initial value of a row reduction must be a constant ({', '.join(op.loc)})")
@@ -134,9 +170,11 @@ class RowsEmitter:
         """Visit the row: leading inner axes one by one, the last in vectors. `carried` is `unroll` sets of `per` values."""
         b, w = self.b, self.width
         last = extents[-1] if extents else const(1, I64)
+        lo, hi = self.part or (const(0, I64), last)
+        count = b.sub(hi, lo)
 
         def run(lead: list[V], linear: V, values: list[V]) -> list[V]:
-            whole = b.and_(last, -w * unroll) if unroll > 1 else const(0, I64)
+            whole = b.add(lo, b.and_(count, -w * unroll)) if unroll > 1 else lo
 
             def many(i: V, vals: list[V]) -> list[V]:
                 out: list[V] = []
@@ -149,15 +187,15 @@ class RowsEmitter:
                 return [*point(i, lead, b.add(linear, i), w, None, vals[:per]), *vals[per:]]
 
             if unroll > 1:
-                values = b.loop(0, whole, w * unroll, values, many, "main")
-            end = b.and_(last, -w)
+                values = b.loop(lo, whole, w * unroll, values, many, "main")
+            end = b.add(lo, b.and_(count, -w))
             values = b.loop(whole, end, w, values, one, "vector")
 
             def tail() -> list[V]:
-                mask = b.icmp("slt", b.iota(w), b.splat(b.sub(last, end), w))
+                mask = b.icmp("slt", b.iota(w), b.splat(b.sub(hi, end), w))
                 return [*point(end, lead, b.add(linear, end), w, mask, values[:per]), *values[per:]]
 
-            return b.if_then(b.icmp("slt", end, last), tail, values)
+            return b.if_then(b.icmp("slt", end, hi), tail, values)
 
         def nest(axis: int, lead: list[V], linear: V, values: list[V]) -> list[V]:
             if axis >= len(extents) - 1:
@@ -169,7 +207,7 @@ class RowsEmitter:
 
     # -- one vector of points -------------------------------------------------------------------------------------
 
-    def _compute(self, row: Row, plan, known: dict[Value, V], d: V, linear: V, count: int, mask: V | None) -> None:
+    def _compute(self, row: Row, plan: Pass, known: dict[Value, V], d: V, linear: V, count: int, mask: V | None) -> None:
         b = self.b
         for v in plan.reloads:
             known[v] = self._reload(v, linear, count)
@@ -185,7 +223,7 @@ class RowsEmitter:
             x = row.value(v, known, d, count, mask, {})
             row._store(v, view, b.splat(x, count), d, mask)
 
-    def _strip_ty(self, dtype: DType):
+    def _strip_ty(self, dtype: DType) -> Ty:
         return I8 if dtype.is_bool else lanes.reg_elem(dtype)
 
     def _keep(self, v: Value, x: V, linear: V) -> None:
@@ -217,8 +255,17 @@ class RowsEmitter:
             self.points._access[view] = access
 
 
-def _unravel(e: RowsEmitter, r: V, extents: list[V]) -> list[V]:
-    b = e.b
+def combine_tree(b: FnBuilder, c: Combiner, parts: Sequence[V]) -> V:
+    """Combine a power of two of values: the first half with the second, and so on."""
+    parts = list(parts)
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [c(b, [parts[i]], [parts[i + half]])[0] for i in range(half)]
+    return parts[0]
+
+
+def _unravel(b: FnBuilder, r: V, extents: Sequence[V]) -> list[V]:
+    """A linear row number as outer indices."""
     out: list[V] = []
     for n in reversed(extents[1:]):
         safe = b.smax(n, 1)
