@@ -284,6 +284,10 @@ def _too_small(analysis: Analysis, nodes: Sequence[Node], minimum: int) -> str:
         return f"{count} ops, fewer than min_cluster_size={minimum}"
     if minimum > 1 and not any(_is_work(analysis, node) for node in nodes):
         return "only shape arithmetic"
+    inside = {node.name for node in nodes}
+    sources = (analysis.graph[name] for node in nodes for name, _ in node.inputs if name not in inside)
+    if minimum > 1 and all(source.op == "Const" for source in sources):
+        return "depends on constants only: TensorFlow folds it once"
     return ""
 
 

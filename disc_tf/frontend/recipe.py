@@ -228,5 +228,5 @@ def restore(rewritten: Any, data: bytes) -> Any:
         return out
     except GraphError:
         raise
-    except Exception as e:  # noqa: BLE001  indices, names and types come from the file
+    except Exception as e:
         raise GraphError(f"the graph's restore recipe is damaged: {type(e).__name__}: {e}") from e
