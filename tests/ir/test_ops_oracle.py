@@ -366,10 +366,10 @@ def test_check_and_bind_dim_against_xla():
 def test_float_to_int_out_of_range_is_int_min():
     values = np.array([np.nan, np.inf, -np.inf, 1e20, -1e20, 3e9, -3.7, 254.9])
     for dtype in (F32, F64, BF16):
-        def run(to, x=values.astype(dtype.np), dtype=dtype):
+        def run(to, dtype=dtype):
             fn, b = new_function("main", {"x": (dtype, ["n"])})
             b.return_([b.convert(fn.params[0], to)])
-            return evaluate(fn, [x])[0].tolist()
+            return evaluate(fn, [values.astype(dtype.np)])[0].tolist()
 
         low = -(2**31)
         assert run(I32)[:6] == [low] * 6 and run(I32)[6] == -3

@@ -150,7 +150,9 @@ def _infer_bitcast(i: InferInput) -> list[Type]:
 
 
 def _bitcast_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> list[np.ndarray]:
-    x, dtype = np.ascontiguousarray(inputs[0]), op.result.dtype.np
+    x, dtype = inputs[0], op.result.dtype.np
+    if x.dtype.itemsize == dtype.itemsize:  # whatever the shape: it may run inside a region
+        return [np.frombuffer(x.tobytes(), dtype=dtype).reshape(x.shape)]
     shape = tuple(ctx.dim(d) for d in op.result.dims)
     flat = np.frombuffer(x.tobytes(), dtype=dtype)
     return [flat.reshape(shape)]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from disc_tf.ir.core import Block, Function, Module, Op, Value
-from disc_tf.ir.dims import Dim, ceildiv
+from disc_tf.ir.dims import Dim
 from disc_tf.ir.opset import IRError, op_def
 from disc_tf.ir.opset.reductions import scan_identity
 from disc_tf.ir.stablehlo.shape_math import I64, ShapeMath
