@@ -270,7 +270,7 @@ def check_op(
     *,
     const: Sequence[str] | None = None,
     modes: Sequence[str] = MODES,
-    tol: Tolerance = Tolerance(),  # noqa: B008  (frozen)
+    tol: Tolerance = Tolerance(),
     outputs: Sequence[int] | None = None,
     known_dims: Sequence[str] = (),
     **arguments: Any,

@@ -9,7 +9,15 @@ import pytest
 
 from disc_tf.ir.types import DType
 from disc_tf.lowering.errors import Unsupported
-from disc_tf.testing.tf_case import Tolerance, array, check_op, lower_graph, one_op_graph, specials, tensorflow
+from disc_tf.testing.tf_case import (
+    Tolerance,
+    array,
+    check_op,
+    lower_graph,
+    one_op_graph,
+    specials,
+    tensorflow,
+)
 
 FLOATS = ["f32", "f64", "f16", "bf16"]
 INTS = ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"]
