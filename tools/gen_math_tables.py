@@ -80,7 +80,7 @@ def bits(x, n, down=True):
 
 def main():
     print('"""Coefficients for cpu/math.py. Written by tools/gen_math_tables.py: do not edit."""\n')
-    for kind, tol, cast in (("f32", mpf(2) ** -28, f32), ("f64", mpf(2) ** -57, float)):
+    for kind, tol, cast in (("f32", mpf(2) ** -27, f32), ("f64", mpf(2) ** -57, float)):
         print(f"{kind.upper()} = {{")
         for name, (f, interval, weight) in specs(kind).items():
             print(f'    "{name}": (')

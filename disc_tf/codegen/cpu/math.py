@@ -116,8 +116,9 @@ def _exp_tail(b: FnBuilder, r: V) -> V:
     return b.fma(b.fmul(r, r), poly(b, r, fmt(r).polys["EXP"]), r)
 
 
-def exp(b: FnBuilder, x: V, halve: bool = False, low: V | None = None) -> V:
-    """e**x; with `halve` e**x / 2 (which overflows later); `low` is added to x (|low| tiny), for pow."""
+def exp(b: FnBuilder, x: V, *, halve: bool = False, low: V | None = None, nonpositive: bool = False) -> V:
+    """e**x; with `halve` e**x / 2 (which overflows later); `low` is added to x (|low| tiny), for pow. `nonpositive`
+    promises a finite x <= 0 or NaN (NaN gives something)."""
     f = fmt(x)
     ity = int_like(x.ty)
     r, n = _reduce_exp(b, x)
@@ -132,6 +133,8 @@ def exp(b: FnBuilder, x: V, halve: bool = False, low: V | None = None) -> V:
     top = _last_below(f, (f.bias + 1 + halve) * ln2)
     bottom = _first_at_or_above(f, (1 - f.bias + halve) * ln2)
     flushed = b.select(b.fcmp("olt", x, bottom), const(0.0, x.ty), scaled)
+    if nonpositive:
+        return flushed
     return b.select(b.fcmp("ole", x, top), flushed, b.fadd(x, INF))
 
 

@@ -6,7 +6,16 @@ import math
 
 from disc_tf.codegen.cpu import math_tables as tables
 from disc_tf.codegen.cpu.math import (
-    INF, NAN, exp, fmt, int_to_float, is_nan, log, poly, split_high, two_product, two_sum, with_sign_of,
+    INF,
+    NAN,
+    exp,
+    fmt,
+    is_nan,
+    log,
+    poly,
+    two_product,
+    two_sum,
+    with_sign_of,
 )
 from disc_tf.codegen.cpu.math_trig import sin_pi
 from disc_tf.codegen.llvm import F32, F64, FnBuilder, V, const, int_like
@@ -20,12 +29,8 @@ def _erfc_positive(b: FnBuilder, a: V) -> V:
     q = b.fdiv(b.fsub(c, k), b.fadd(c, k))
     g = b.fdiv(poly(b, q, f.polys["ERFCX"]), b.fma(c, 2.0, 1.0))
     # exp(-c^2) with the rounding error of c^2 put back.
-    high = split_high(b, c)
-    square = b.fmul(high, high)
-    rest = b.fmul(b.fsub(c, high), b.fadd(c, high))
-    total = b.fadd(square, rest)
-    lost = b.fsub(b.fsub(square, total), b.fneg(rest))
-    e = exp(b, b.fneg(total))
+    square, lost = two_product(b, c, c)
+    e = exp(b, b.fneg(square), nonpositive=True)
     return b.fmul(b.fma(e, b.fneg(lost), e), g)
 
 
