@@ -115,8 +115,8 @@ class RegionBuilder:
         if not self.reaches(index, "row"):
             return None
         view = self.access.view(table)
-        if view is None:
-            return None
+        if view is None or view.source is None or view.source in self.level or self._is_inlined(view.source):
+            return None  # the table must lie in memory
         tail = View(view.source, view.offset, view.axes[1:])
         try:
             seen = tail.reshape(self.space[len(self.outer) :], self.env)
@@ -126,6 +126,9 @@ class RegionBuilder:
             return None
         zeros = tuple(Axis(d, ZERO) for d in self.outer)
         return GatherRead(op, View(view.source, view.offset, (view.axes[0], *zeros, *seen.axes)), index, table.dims[0])
+
+    def _is_inlined(self, v: Value) -> bool:
+        return v.op is not None and self.access.is_inlined(v.op)
 
     # ---- members --------------------------------------------------------------------------------------------------
 

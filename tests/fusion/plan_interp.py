@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from disc_tf.fusion.types import Fusion, GatherRead, Plan, Region
-from disc_tf.fusion.views import View
+from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.core import Op, Value
+from disc_tf.ir.dims import Dim
 from disc_tf.ir.interp import _Context, bind_dims
 from disc_tf.ir.opset import op_def
 from disc_tf.ir.types import TensorType
@@ -123,10 +124,13 @@ class PlanRunner:
             values[op.result] = self.step(region, values, op, space)
         for out, view in region.writes:
             data = values[region.resolve(out)] if region.resolve(out) in values else self.at(region, values, out, space)
-            at = self.positions(view)
             if region.level[region.resolve(out)] == "row":
-                at = at[(..., *(slice(0, 1) for _ in range(region.inner)))]
-                assert view.strides[len(space) - region.inner :] == (0,) * region.inner
+                outer = len(space) - region.inner
+                view = View(view.source, view.offset, (*view.axes[:outer], *(Axis(Dim.of(1), a.stride) for a in view.axes[outer:])))
+                at = self.positions(view)
+                assert view.strides[outer:] == (0,) * region.inner
+            else:
+                at = self.positions(view)
             buffer = self.buffers.setdefault(out, np.zeros(int(np.prod(self.shape(out), dtype=np.int64)), out.dtype.np))
             assert at.size == buffer.size, f"{out!r}: {at.size} stores into {buffer.size} elements"
             assert len(np.unique(at)) == at.size and (not at.size or (at.min() >= 0 and at.max() < buffer.size))
