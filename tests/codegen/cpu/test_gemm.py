@@ -173,7 +173,7 @@ def test_batch_broadcast_at_run_time(rng, target):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
-@pytest.mark.parametrize(("stored", "result"), [(DType.I8, DType.I32), (DType.U8, DType.I32), (DType.BF16, DType.F32), (DType.F32, DType.F64),
+@pytest.mark.parametrize(("stored", "result"), [(DType.I8, DType.I32), (DType.U8, DType.U32), (DType.BF16, DType.F32), (DType.F32, DType.F64),
                                                 (DType.I32, DType.I64)], ids=str)
 def test_wider_result(rng, target, stored, result):
     """`dot_general` with a result type wider than the operands: nothing wraps or rounds on the way."""

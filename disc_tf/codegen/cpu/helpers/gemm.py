@@ -175,12 +175,21 @@ class _Macro:
         rest = b.sub(n, b.mul(full, tile.nr))
         rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
         # Blocks of k: one up to K_WHOLE, else equal ones of at most K_BLOCK; k = 0 is one empty block, which writes the zeros.
-        blocks = b.select(b.icmp("sle", k, K_WHOLE), b.i64(1), b.udiv(b.add(k, K_BLOCK - 1), K_BLOCK))
-        block = b.and_(b.add(b.udiv(b.add(k, b.sub(blocks, 1)), blocks), 7), -8)
+        def cut() -> list[V]:
+            count = b.udiv(b.add(k, K_BLOCK - 1), K_BLOCK)
+            return [count, b.and_(b.add(b.udiv(b.add(k, b.sub(count, 1)), count), 7), -8)]
+
+        blocks, block = b.if_else(b.icmp("sle", k, K_WHOLE), lambda: [b.i64(1), k], cut)
+
         # Balanced strips: ceil(m / MR) strips of which the first m % strips have one row more.
-        strips = b.smax(b.udiv(b.add(m, tile.mr - 1), tile.mr), b.i64(1))
-        rows = b.udiv(m, strips)
-        longer = b.sub(m, b.mul(rows, strips))
+        def several() -> list[V]:
+            count = b.udiv(b.add(m, tile.mr - 1), tile.mr)
+            each = b.udiv(m, count)
+            share = b.and_(b.udiv(b.mul(block, tile.nr * self.stored.bytes), count), -64)
+            return [count, each, b.sub(m, b.mul(each, count)), share]
+
+        one_strip = b.icmp("sle", m, tile.mr)
+        strips, rows, longer, share = b.if_else(one_strip, lambda: [b.i64(1), m, b.i64(0), b.i64(0)], several)
 
         def k_block(kb: V, _: list[V]) -> None:
             k0 = b.mul(kb, block)
@@ -190,7 +199,6 @@ class _Macro:
             bk = b.gep(bp, b.mul(b.mul(k0, ldb), self.stored.bytes), I8)
             tail_b = b.gep(bk, b.mul(b.mul(full, panel), self.stored.bytes), I8)
             tail_c = b.mul(full, tile.nr)
-            share = b.and_(b.udiv(b.mul(kc, tile.nr * self.stored.bytes), strips), -64)
 
             def strip(s: V, at: list[V]) -> list[V]:
                 count = b.add(rows, b.zext(b.icmp("slt", s, longer), I64))
