@@ -64,9 +64,9 @@ def _function_def(name: str) -> Any:
 def _call_original(definition: Any, inputs: list[Any]) -> list[Any]:
     """Puts the original's nodes into the current graph."""
     import tensorflow as tf
-    from tensorflow.python.framework import function_def_to_graph
+    from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
-    graph_def, names = function_def_to_graph.function_def_to_graph_def(definition)
+    graph_def, names = function_def_to_graph_def(definition)
     args = [arg.name for arg in definition.signature.input_arg]
     returns = [names[definition.ret[out.name]] for out in definition.signature.output_arg]
     # Arguments come back as placeholders of their names; identities keep the results apart from them.
