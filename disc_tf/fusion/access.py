@@ -10,14 +10,14 @@ from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, product
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS, host_ops
-from disc_tf.passes.rewriter import ELEMENTWISE, base_name, splat_of
+from disc_tf.passes.rewriter import ELEMENTWISE, base_name, splat_of, words
 
 #: ops that pick or place elements by computed positions; a loop kernel evaluates them per element
-INDEX_OPS = frozenset("concatenate pad gather dynamic_slice dynamic_update_slice reverse iota".split())
+INDEX_OPS = words("concatenate pad gather dynamic_slice dynamic_update_slice reverse iota")
 #: expensive to compute again
-EXPENSIVE = frozenset(
+EXPENSIVE = words(
     "exponential exponential_minus_one log log_plus_one sqrt rsqrt cbrt sine cosine tan tanh logistic divide remainder power "
-    "atan2 erf erfc asin acos atan sinh cosh asinh acosh atanh lgamma digamma gather".split()
+    "atan2 erf erfc asin acos atan sinh cosh asinh acosh atanh lgamma digamma gather"
 )
 
 

@@ -7,12 +7,12 @@ All quantities are in elements and symbolic. A view step that is not affine give
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+import itertools
 from collections.abc import Sequence
+from typing import Protocol
 
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, DimLike, dmax, dmin, exact_div, product
-
 
 
 class ShapeEnv(Protocol):
@@ -219,7 +219,7 @@ def _is_factor(a: Dim, b: Dim) -> bool:
 def _regroup(group: list[Axis], parts: list[Dim], env: ShapeEnv) -> list[Axis] | None:
     if len(group) == 1 and len(parts) == 1:
         return [Axis(parts[0], group[0].stride)]
-    for outer, inner in zip(group, group[1:], strict=False):  # the group must lie like one axis
+    for outer, inner in itertools.pairwise(group):  # the group must lie like one axis
         if env.is_equal(outer.stride, inner.stride * inner.extent) is not True:
             return None
     stride = group[-1].stride

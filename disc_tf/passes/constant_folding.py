@@ -13,10 +13,10 @@ from disc_tf.ir.opset import op_def
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.elementwise_rules import dim_of
-from disc_tf.passes.rewriter import Rewriter, constant_of, is_elementwise, rewrite, splat_of
+from disc_tf.passes.rewriter import Rewriter, constant_of, is_elementwise, rewrite, splat_of, words
 
 #: ops that fold although they have several operands and move data only
-_MOVES = frozenset("reshape transpose slice concatenate pad reverse broadcast_in_dim iota gather dynamic_slice reduce".split())
+_MOVES = words("reshape transpose slice concatenate pad reverse broadcast_in_dim iota gather dynamic_slice reduce")
 
 
 class _NoContext:

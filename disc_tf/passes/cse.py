@@ -9,11 +9,12 @@ import numpy as np
 
 from disc_tf.ir.core import Block, Function, Module, Op, Value, replace_all_uses
 from disc_tf.ir.pass_manager import Pass
+from disc_tf.passes.rewriter import words
 
 #: never merged: they have effects, or are cheap markers of a place
 _KEEP = frozenset({"return", "disc.check", "disc.create_token", "disc.after_all", "disc.bind_dim"})
 #: operands of these may be swapped
-COMMUTATIVE = frozenset("add multiply maximum minimum and or xor".split())
+COMMUTATIVE = words("add multiply maximum minimum and or xor")
 
 
 @dataclasses.dataclass(frozen=True)

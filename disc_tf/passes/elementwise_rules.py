@@ -13,7 +13,7 @@ import numpy as np
 
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.types import DType
-from disc_tf.passes.rewriter import UNARY, Rewriter, is_elementwise, splat_of, table
+from disc_tf.passes.rewriter import UNARY, Rewriter, is_elementwise, splat_of, table, words
 
 _MANTISSA = {DType.F16: 11, DType.BF16: 8, DType.F32: 24, DType.F64: 53}
 
@@ -234,13 +234,13 @@ def through_broadcast(op: Op, rw: Rewriter) -> Sequence[Value] | None:
 
 ELEMENTWISE_RULES = table(
     (
-        "add multiply subtract divide power maximum minimum and or xor shift_left shift_right_arithmetic "
-        "shift_right_logical".split(),
+        words("add multiply subtract divide power maximum minimum and or xor shift_left shift_right_arithmetic "
+        "shift_right_logical"),
         identity,
     ),
     (["divide"], power_of_two_division),
     (["power"], power_by_constant),
-    ("negate not abs floor ceil round_nearest_even round_nearest_afz sign".split(), involution),
+    (words("negate not abs floor ceil round_nearest_even round_nearest_afz sign"), involution),
     (["select"], select_same),
     (["convert"], convert_chain),
     (["compare"], compare_same),

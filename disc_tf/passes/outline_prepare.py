@@ -8,9 +8,9 @@ from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, replace_all_us
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.dce import eliminate
-from disc_tf.passes.rewriter import ELEMENTWISE, base_name
+from disc_tf.passes.rewriter import ELEMENTWISE, base_name, words
 
-_VIEWS = frozenset("reshape transpose slice reverse broadcast_in_dim".split())
+_VIEWS = words("reshape transpose slice reverse broadcast_in_dim")
 _MOVABLE = _VIEWS | {"concatenate", "pad", "reduce", "dot_general", "constant", "iota"} | ELEMENTWISE
 _WEIGHTS = ("const", "variable")
 

@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.types import TensorType
+from disc_tf.passes.rewriter import words
 
 #: ops with effects or tokens: always host
 EFFECTS = frozenset({"disc.bind_dim", "disc.check", "disc.create_token", "disc.after_all"})
 
 #: rank-0 integer/bool ops that the host program evaluates in registers
-SCALAR_OPS = frozenset(
-    "add subtract multiply and or xor constant disc.dim compare select not convert maximum minimum negate reshape".split()
+SCALAR_OPS = words(
+    "add subtract multiply and or xor constant disc.dim compare select not convert maximum minimum negate reshape"
 )
 
 

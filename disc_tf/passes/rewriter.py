@@ -18,15 +18,22 @@ from disc_tf.ir.types import DType, TensorType, Type
 
 Rule = Callable[[Op, "Rewriter"], "Sequence[Value] | None"]
 
+
+
+def words(text: str) -> frozenset[str]:
+    """The set of space-separated names in ``text``."""
+    return frozenset(text.split())
+
+
 #: elementwise ops by arity (operands and result have the same dims; scalars are broadcast explicitly)
-UNARY = frozenset(
+UNARY = words(
     "abs negate sign exponential exponential_minus_one log log_plus_one sqrt rsqrt cbrt sine cosine tan tanh logistic "
     "floor ceil round_nearest_even round_nearest_afz is_finite not popcnt count_leading_zeros erf erfc asin acos atan sinh "
-    "cosh asinh acosh atanh lgamma digamma convert bitcast_convert".split()
+    "cosh asinh acosh atanh lgamma digamma convert bitcast_convert"
 )
-BINARY = frozenset(
+BINARY = words(
     "add subtract multiply divide remainder power maximum minimum atan2 and or xor shift_left shift_right_arithmetic "
-    "shift_right_logical compare".split()
+    "shift_right_logical compare"
 )
 ELEMENTWISE = UNARY | BINARY | {"select", "clamp"}
 

@@ -79,5 +79,5 @@ def test_qkv_is_one_gemm_and_the_attention_reads_slices_of_it() -> None:
     assert [int(v.offset) for v in views] == [0, 16, 32]
     assert [str(s) for s in views[0].strides] == ["48*s", "8", "48", "1"]  # batch, head, row, depth
     assert qkv.attrs["pack"] == "rhs"
-    out, place = attention.attrs["region"].writes[0]
+    _, place = attention.attrs["region"].writes[0]
     assert [str(s) for s in place.strides] == ["16*s", "8", "16", "1"]  # stored as [B, S, H, D]

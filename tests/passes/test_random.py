@@ -7,8 +7,8 @@ import pytest
 
 from disc_tf.fusion.plan import make_plan
 from disc_tf.ir.interp import evaluate
-from disc_tf.passes.pipeline import PASSES, optimize
 from disc_tf.ir.pass_manager import PassContext, PassManager
+from disc_tf.passes.pipeline import PASSES, optimize
 from tests.fusion.plan_interp import run_plan
 from tests.passes.random_module import inputs_for, random_module
 
