@@ -68,7 +68,8 @@ CASES = [
     ("max_pool", lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID"), [("b, s", F)]),
     ("mean", lambda x: x.sum() / x.size + x.shape[0], [("b, s", F)]),
     ("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, i), (1, 2)), [("b, 5", F), ("", I)]),
-    ("bf16", lambda x: (x.astype(jnp.bfloat16) * jnp.bfloat16(1.5) + jnp.array([1, 2, 3], jnp.bfloat16)).astype(F), [("b, 3", F)]),
+    ("bf16", lambda x: (x.astype(jnp.bfloat16) + jnp.array([1, np.inf, 3], jnp.bfloat16)).astype(F), [("b, 3", F)]),
+    ("bf16_big", lambda x: x + jnp.arange(300).astype(jnp.bfloat16)[None, :3].astype(F) + np.linspace(0, 1, 300).astype(jnp.bfloat16)[7:10].astype(F), [("b, 3", F)]),
     ("uint8", lambda x: (jnp.abs(x) * 10).astype(jnp.uint8) + jnp.array([250, 7, 1], jnp.uint8), [("b, 3", F)]),
     ("is_inf", lambda x: (jnp.isinf(x), jnp.isnan(x), jnp.isposinf(x / 0)), [("b, s", F)]),
     ("einsum_many", lambda a, b: jnp.einsum("bij,bjk,k->bi", a, b, b[0, 0]), [("b, s, t", F), ("b, t, s", F)]),
@@ -165,8 +166,9 @@ def test_inline_into_a_function():
         ("module { func.func @main(%x: tensor<*xf32>) -> tensor<*xf32> { return %x : tensor<*xf32> } }", "not a ranked tensor"),
         ("module { func.func @main(%x: tensor<2xcomplex<f32>>) { return } }", "complex<f32> is not supported"),
         (
-            'module { func.func @main(%x: tensor<f32>) -> tensor<f32> { %y = "stablehlo.custom_call"(%x) '
-            '{call_target_name = "foo"} : (tensor<f32>) -> tensor<f32> return %y : tensor<f32> } }',
+            """module { func.func @main(%x: tensor<f32>) -> tensor<f32> {
+              %y = "stablehlo.custom_call"(%x) {call_target_name = "foo"} : (tensor<f32>) -> tensor<f32>
+              return %y : tensor<f32> } }""",
             "custom call 'foo'",
         ),
     ],

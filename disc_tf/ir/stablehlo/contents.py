@@ -6,6 +6,7 @@ whose operands may be negative, a comparison of unrelated dims) has no content, 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,6 +46,12 @@ class Contents:
         if op.name == "disc.dim":
             return [op.attrs["dim"]]
         operands = [self.known.get(v) if v.op is None or v.op.name != "constant" else self.of(v) for v in op.operands]
+        if op.name in ("and", "or") and t.dtype.is_bool:
+            decided = [Dim.of(int(op.name == "or"))] * int(t.num_elements())
+            if decided in operands:
+                return decided
+        if op.name == "select" and operands[0] is None and op.operands[0].rank == 0:
+            operands[0] = self.by_cases(op.operands[0])
         if not operands or any(o is None for o in operands):
             return None
         known = [o for o in operands if o is not None]
@@ -52,6 +59,31 @@ class Contents:
             return self.elementwise(op, known) if op.name in _SCALAR else self.moved(op, known)
         except (DimTooComplex, ZeroDivisionError):
             return None
+
+    def by_cases(self, v: Value) -> list[Dim] | None:
+        """Decide a predicate by the cases zero and not zero of the symbols that it is made of.
+
+        Floor division as JAX writes it compares signs; the sign of an extent is 0 or 1, and the answer is the same for both.
+        """
+        order = _feeding(v)
+        if order is None:
+            return None
+        symbols = sorted({s for u in order for d in self.known.get(u) or () for s in d.symbols()})
+        symbols = [s for s in symbols if self.env.bounds(s)[0] == 0][:2]
+        answers = []
+        for zero in itertools.product((True, False), repeat=len(symbols)):
+            env = self.env.child()
+            if not all(env.assume_eq(s, 0) if z else env.set_range(s, 1) for s, z in zip(symbols, zero, strict=True)):
+                continue
+            case = Contents(env)
+            for u in order:
+                if u.op is None and u in self.known:
+                    case.known[u] = [env.simplify(d) for d in self.known[u]]
+                content = case.of(u)
+                if content is not None:
+                    case.known[u] = [env.simplify(d) for d in content]
+            answers.append(case.known.get(v))
+        return answers[0] if symbols and answers and all(a == answers[0] for a in answers) else None
 
     def elementwise(self, op: Op, operands: Sequence[list[Dim]]) -> list[Dim] | None:
         out = []
@@ -80,6 +112,22 @@ class Contents:
 
         (moved,) = op_def(op.name).reference(op, positions, _StaticContext())
         return [flat[p] for p in moved.reshape(-1)]
+
+
+def _feeding(v: Value) -> list[Value] | None:
+    """The values that `v` is computed from, operands first; None if they are too many."""
+    seen: dict[Value, None] = {}
+    work = [(v, False)]
+    while work:
+        u, done = work.pop()
+        if done:
+            seen[u] = None
+        elif u not in seen:
+            work.append((u, True))
+            work += [(o, False) for o in (u.op.operands if u.op is not None else ())]
+        if len(work) + len(seen) > 4 * MAX_ELEMENTS:
+            return None
+    return list(seen)
 
 
 class _StaticContext:

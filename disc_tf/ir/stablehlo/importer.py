@@ -7,6 +7,7 @@ on data binds a fresh symbol. Dims of a loop that change over its iterations bec
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -239,9 +240,19 @@ def _array(attr: Any) -> np.ndarray:
     if attr.is_splat:
         value = attr.get_splat_value().value
         return np.broadcast_to(np.asarray(value, np.float64 if dtype.is_float else None).astype(dtype.np), shape)
-    if dtype == DType.BF16:  # no buffer of this type
-        return np.array([float(attr[k]) for k in range(len(attr))]).astype(dtype.np).reshape(shape)
+    if dtype == DType.BF16:  # no buffer of this type: read the text
+        return _bf16(str(attr)).reshape(shape)
     return np.array(attr).astype(dtype.np).reshape(shape)
+
+
+def _bf16(text: str) -> np.ndarray:
+    """The elements of `dense<...> : tensor<...xbf16>`: numbers, 0x and four digits for what has no number, or one hex string."""
+    body = text[text.index("<") + 1 : text.rindex("> :")]
+    if body.startswith('"0x'):
+        return np.frombuffer(bytes.fromhex(body[3:-1]), DType.BF16.np)
+    tokens = re.findall(r"0x[0-9A-Fa-f]{4}|[-+.0-9eE]+", body)
+    words = [np.uint16(int(t, 16)) if t.startswith("0x") else DType.BF16.np.type(float(t)).view(np.uint16) for t in tokens]
+    return np.array(words, np.uint16).view(DType.BF16.np)
 
 
 @_handles("stablehlo.compare")
