@@ -1,1 +1,39 @@
-"""disc_tf: a dynamic-shape compiler for TensorFlow graphs."""
+"""disc_tf: a dynamic-shape compiler for TensorFlow graphs. The public API; everything is imported on first use.
+
+    r = disc_tf.optimize_graph_def(graph_def, outputs=["logits:0"])   # r.graph_def, r.report
+    disc_tf.load_op_library()                                         # registers DiscLaunch; `import disc_tf.ops` does it too
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from disc_tf.version import __version__
+
+if TYPE_CHECKING:
+    from disc_tf.ops import load_op_library
+    from disc_tf.optimizer import OptimizeResult, optimize_graph_def
+    from disc_tf.options import Options
+    from disc_tf.report import Report
+
+_WHERE = {
+    "load_op_library": "disc_tf.ops",
+    "optimize_graph_def": "disc_tf.optimizer",
+    "OptimizeResult": "disc_tf.optimizer",
+    "Options": "disc_tf.options",
+    "Report": "disc_tf.report",
+}
+#: part of the announced interface, not built yet
+_NOT_BUILT = ("optimize_saved_model", "jit", "Quantizer")
+
+__all__ = ["OptimizeResult", "Options", "Report", "__version__", "load_op_library", "optimize_graph_def"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        import importlib
+
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _NOT_BUILT:
+        raise AttributeError(f"disc_tf.{name} is not built yet; freeze the model and use optimize_graph_def")
+    raise AttributeError(f"module 'disc_tf' has no attribute {name!r}")

@@ -185,7 +185,7 @@ class _Rewrite:
         attr = node.attr
         attr["executable"].s = launch.executable
         attr["original"].func.name = function
-        attr["nodes"].list.s.extend(n.name.encode() for n in cluster.nodes)
+        attr["nodes"].s = "\n".join(n.name for n in cluster.nodes).encode()
         attr["abi"].i = launch.abi
         arg_types = [self._type(ref) for ref in launch.args]
         for key, kinds in (("Tconst", ("const", "variable")), ("Thost", ("host",)), ("Targs", ("device",))):

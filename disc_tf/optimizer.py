@@ -1,0 +1,242 @@
+"""Graph in, graph and report out: `optimize_graph_def`.
+
+    r = disc_tf.optimize_graph_def(graph_def, outputs=["logits:0"], targets=("x86-64-v3",))
+    r.graph_def, r.report
+
+A pure function of graph and options: nothing of the graph is run, and the graph that was given is not changed. What cannot be compiled stays as it is,
+with the reason in the report; a graph in which nothing can be compiled comes back as the same object.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from disc_tf.frontend.analysis import SOURCES, analyse
+from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
+from disc_tf.frontend.errors import GraphError, Reason
+from disc_tf.frontend.functions import inline_calls
+from disc_tf.frontend.graph import Graph, resolve_outputs, tensor_name
+from disc_tf.frontend.hints import parse_hint
+from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
+from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
+from disc_tf.options import Options
+from disc_tf.report import ClusterReport, KernelReport, LeftOut, Report
+from disc_tf.version import __version__
+
+Progress = Callable[[str], None]
+
+
+class StrictError(RuntimeError):
+    """With ``strict``: something that should compile did not. The message names the cluster and the reason."""
+
+
+@dataclasses.dataclass
+class OptimizeResult:
+    """``graph_def``: of the class that was given. ``report``: what was done (`disc_tf.report.Report`)."""
+
+    graph_def: Any
+    report: Report
+
+
+def optimize_graph_def(
+    graph_def: Any,
+    outputs: Sequence[str] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    *,
+    dry_run: bool = False,
+    progress: Progress = lambda _text: None,
+    **overrides: Any,
+) -> OptimizeResult:
+    """Compile the clusters of a GraphDef.
+
+    outputs: tensors (``name:port``), ops or ``^control`` names that will be fetched; None takes the data sinks and says so in the report.
+    options: an `Options` or a mapping; ``overrides`` are single options by name. dry_run: analyse and cluster only.
+    Raises `GraphError` for a graph that TensorFlow would not take either, `OptionError` for options, `StrictError` with ``strict``.
+    """
+    settings = Options.from_overrides(options, **overrides)
+    report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph_def.node))
+    clock = _Clock(report)
+    clustering = _cluster(graph_def, outputs, settings, report, clock, progress)
+    launches: list[Launch] = []
+    for cluster in list(clustering.clusters):
+        progress(f"{cluster.name}: compiling {len(cluster.nodes)} nodes")
+        entry, launch = _compile(clustering, cluster, settings, dry_run)
+        report.clusters.append(entry)
+        if launch is not None:
+            launches.append(launch)
+        elif entry.status == "failed":
+            report.left_out += [LeftOut(n.name, n.op, "COMPILE", entry.reason) for n in cluster.nodes]
+            if settings.strict:
+                raise StrictError(f"{cluster.name}: {entry.reason}")
+    clock.lap("compile")
+    if dry_run:
+        launched = [c.name for c in report.clusters if c.status == "planned"]
+    else:
+        launched = [x.cluster.name for x in launches]
+    _coverage(report, clustering, set(launched))
+    if dry_run or not launches:
+        return OptimizeResult(graph_def, report)
+    result = rewrite(graph_def, clustering, launches)
+    clock.lap("rewrite")
+    return OptimizeResult(result, report)
+
+
+class _Clock:
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.start = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.report.times_ms[phase] = (now - self.start) * 1e3
+        self.start = now
+
+
+def _cluster(
+    graph_def: Any, outputs: Sequence[str] | None, settings: Options, report: Report, clock: _Clock, progress: Progress
+) -> Clustering:
+    """Read, inline, analyse, partition."""
+    keep = [t.lstrip("^").partition(":")[0] for t in outputs or ()]
+    inlined = inline_calls(graph_def, keep)
+    graph = Graph(inlined.graph_def)
+    fetches, targets = resolve_outputs(graph, outputs)
+    report.outputs_found = outputs is None
+    report.outputs = [tensor_name(ref) if ref[1] else f"{ref[0]}:0" for ref in fetches]
+    if outputs is None:
+        _, control = graph.sinks()
+        if control and settings.keep_control:
+            targets = [*targets, *control]
+        elif control:
+            shown = ", ".join(control[:5]) + (", ..." if len(control) > 5 else "")
+            report.warnings.append(f"nodes that only control edges need are dropped ({shown}); --keep-control keeps them")
+        progress(f"outputs are the graph's sinks: {', '.join(report.outputs)}")
+    clock.lap("read")
+    hints = dict(parse_hint(text) for text in settings.hints)
+    names = [*(ref[0] for ref in fetches), *targets]
+    progress("analysing")
+    analysis = analyse(graph, names, hints=hints, use_tf_shapes=settings.use_tf_shapes)
+    clock.lap("analyse")
+    clustering = make_clusters(
+        analysis,
+        fetches,
+        targets,
+        min_cluster_size=settings.min_cluster_size,
+        allow=settings.allow,
+        deny=settings.deny,
+        fuel=settings.fuel,
+    )
+    clock.lap("cluster")
+    report.pruned_nodes = len(graph.nodes) - len(clustering.order)
+    for name, reason in clustering.reasons.items():
+        node = graph.nodes.get(name)
+        if node is not None and node.op not in SOURCES:
+            report.left_out.append(LeftOut(name, node.op, reason.code, reason.message))
+    return clustering
+
+
+def _compile(
+    clustering: Clustering, cluster: Cluster, settings: Options, dry_run: bool
+) -> tuple[ClusterReport, Launch | None]:
+    """One cluster. Any failure leaves it in TensorFlow with the reason."""
+    entry = ClusterReport(cluster.name, len(cluster.nodes), node_names=cluster.node_names)
+    if dry_run:
+        entry.status = "planned"
+        return entry, None
+    from disc_tf.compiler import compile_module
+
+    try:
+        start = time.perf_counter()
+        imported = import_cluster(clustering, cluster)
+        entry.times_ms["lower"] = (time.perf_counter() - start) * 1e3
+        entry.flops = str(_flops(imported))
+        launch = Launch.of(imported, b"")  # before the passes change the module
+        compiled = compile_module(
+            imported.module,
+            settings.targets,
+            name=cluster.name,
+            host_results=imported.host_results,
+            verify_passes=settings.verify_passes,
+            dump_dir=settings.dump_dir,
+        )
+    except ImportFailed as e:
+        return _failed(entry, f"{e.node}: {e.reason}"), None
+    except Exception as e:  # a defect of the compiler must not cost the user the graph
+        return _failed(entry, f"{type(e).__name__}: {e}"), None
+    entry.kernels = [KernelReport(k.symbol, k.kind, k.nodes) for k in compiled.kernels]
+    entry.bodies, entry.prepared = compiled.bodies, compiled.prepared
+    entry.artifact_bytes, entry.arena = len(compiled.executable), compiled.arena
+    entry.times_ms |= compiled.times_ms
+    launch.executable = compiled.executable
+    return entry, launch
+
+
+def _failed(entry: ClusterReport, reason: str) -> ClusterReport:
+    entry.status, entry.reason = "failed", reason
+    return entry
+
+
+def _flops(imported: Imported) -> Any:
+    """Multiply-adds of all contractions times two, as an expression in the argument dims."""
+    from disc_tf.ir.dims import Dim, DimTooComplex
+
+    total = Dim.of(0)
+    for op in imported.main.body.ops:
+        if op.name != "dot_general":
+            continue
+        k = Dim.of(2)
+        for axis in op.attrs["lhs_contracting"]:
+            k = k * op.operands[0].dims[axis]
+        try:
+            total = total + k * op.result.tensor.num_elements()
+        except DimTooComplex:
+            return "too long to print"
+    return total
+
+
+#: nodes that are no computation of their own
+_NOT_COMPUTE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "NoOp"})
+_CONTRACTIONS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "_FusedMatMul"})
+
+
+def _coverage(report: Report, clustering: Clustering, launched: set[str]) -> None:
+    owner = {node.name: c.name for c in clustering.clusters for node in c.nodes}
+    counted = [n for n in clustering.order if n.op not in _NOT_COMPUTE and n.op not in SOURCES]
+    report.compute_nodes = len(counted)
+    report.compiled_nodes = sum(owner.get(n.name) in launched for n in counted)
+    contractions = Counter(owner.get(n.name) in launched for n in counted if n.op in _CONTRACTIONS)
+    if contractions:
+        report.flops_share = contractions[True] / sum(contractions.values())
+
+
+def describe_optimized(graph_def: Any) -> dict[str, Any]:
+    """What an optimised graph holds, from its attributes and artefact headers alone: no code is loaded."""
+    from disc_tf.runtime.artifact import ArtifactError, unpack
+
+    clusters = []
+    for node in graph_def.node:
+        if node.op != LAUNCH_OP:
+            continue
+        data = node.attr["executable"].s
+        entry: dict[str, Any] = {"node": node.name, "bytes": len(data)}
+        try:
+            a = unpack(data)
+        except ArtifactError as e:
+            entry |= {"error": str(e), "nodes": 0, "arguments": 0, "results": 0, "targets": [], "compiler_version": "?"}
+        else:
+            entry |= {
+                "nodes": len({n for nodes in a.kernels.values() for n in nodes}),
+                "arguments": len(a.args),
+                "results": len(a.results),
+                "targets": [t.isa for t in a.targets],
+                "compiler_version": a.compiler_version,
+                "kernels": {k: list(v) for k, v in a.kernels.items()},
+            }
+        clusters.append(entry)
+    return {"clusters": clusters, "nodes": len(graph_def.node)}
+
+
+__all__ = ["GraphError", "OptimizeResult", "Options", "Reason", "StrictError", "describe_optimized", "optimize_graph_def"]
