@@ -57,7 +57,7 @@ def partition(items: Sequence[Item]) -> list[list[int]]:
     split = _splits(items, late, early)
     level = _levels(items, split)
     groups = _components(items, level)
-    level = _sink(items, level, groups, late)
+    level = _sink(items, level, groups, late, split)
     groups = _components(items, level)
     return _join(items, level, groups, late, early)
 
@@ -137,7 +137,9 @@ def _members(items: Sequence[Item], groups: UnionFind) -> dict[int, list[int]]:
     return found
 
 
-def _sink(items: Sequence[Item], level: list[int], groups: UnionFind, late: list[int]) -> list[int]:
+def _sink(
+    items: Sequence[Item], level: list[int], groups: UnionFind, late: list[int], split: set[tuple[int, int]]
+) -> list[int]:
     """Move whole groups to a later level where that joins them with their readers and delays no heavy work."""
     users: list[list[int]] = [[] for _ in items]
     for i, item in enumerate(items):
@@ -148,12 +150,11 @@ def _sink(items: Sequence[Item], level: list[int], groups: UnionFind, late: list
     for root in sorted(members, key=lambda r: (-level[r], r)):
         group = members[root]
         inside = set(group)
-        readers = [u for i in group for u in users[i] if u not in inside]
-        compiled = [u for u in readers if items[u].compiled]
-        if not compiled:
+        readers = [(i, u) for i in group for u in users[i] if u not in inside]
+        if not readers:
             continue
-        at = min(new[u] for u in readers)
-        targets = [u for u in compiled if new[u] == at and items[u].place == items[root].place]
+        at = min(new[edge[1]] - (edge in split) for edge in readers)
+        targets = [u for i, u in readers if items[u].compiled and new[u] == at and (i, u) not in split]
         if at <= level[root] or not targets:
             continue
         own = _mask(late, group)
