@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import collapse, lanes
 from disc_tf.codegen.cpu import index as ix
-from disc_tf.codegen.cpu.elemental import Elemental, Indices, reshape_index
+from disc_tf.codegen.cpu.elemental import Elemental, Indices
+from disc_tf.codegen.cpu.elemental_rules import reshape_index
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.index import Index
