@@ -10,6 +10,7 @@ from disc_tf.fusion.views import VIEW_OPS, ZERO, Axis, View, invert_op, of_value
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.ir.types import TensorType
+from disc_tf.passes.rewriter import embedding_gather
 
 
 class RegionBuilder:
@@ -249,24 +250,3 @@ def trailing(dims: Sequence[Dim], reduced: Sequence[int], access: Access) -> boo
     real = [i for i, d in enumerate(dims) if access.env.is_equal(d, 1) is not True]
     inside = [i in reduced for i in real]
     return True not in inside or all(inside[inside.index(True) :])
-
-
-def embedding_gather(op: Op) -> bool:
-    """A gather of whole rows: ``table[index]`` with a rank-0 index vector over dim 0 and the row's dims at the end."""
-    table, index = op.operands
-    a = op.attrs
-    try:
-        batch = op.result.rank - (table.rank - 1)
-        scalar_index = a["index_vector_dim"] == index.rank or (
-            a["index_vector_dim"] == index.rank - 1 and index.dims[-1] == 1
-        )
-        return (
-            scalar_index
-            and tuple(a["start_index_map"]) == (0,)
-            and tuple(a["collapsed_slice_dims"]) == (0,)
-            and not a.get("operand_batching_dims")
-            and tuple(a["offset_dims"]) == tuple(range(batch, op.result.rank))
-            and all(s == d for s, d in zip(a["slice_sizes"][1:], table.dims[1:], strict=True))
-        )
-    except KeyError:
-        return False

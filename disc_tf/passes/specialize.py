@@ -53,6 +53,9 @@ def specialize_broadcast(module: Module, ctx: object = None) -> SpecializedModul
         simplify_shapes(fn)
     if not predicate:
         return SpecializedModule(module, None, [])
+    # Limits alone are not worth a second body; where there are two anyway, the uniform one is free of these checks as well.
+    predicate += _assume_limits(fn, arguments)
+    simplify_shapes(fn)
     return SpecializedModule(uniform, module, predicate)
 
 
@@ -79,6 +82,36 @@ def _assume_positive(fn: Function, arguments: set[str]) -> list[tuple[Dim, Dim]]
         if d.symbols() <= arguments and d.atom is not None and (low is None or low < 1) and fn.env.set_range(d, 1, None):
             out.append((dmin(d, one), one))
     return out
+
+
+def _assume_limits(fn: Function, arguments: set[str]) -> list[tuple[Dim, Dim]]:
+    """Checks ``d <= c`` of an argument's dim, as ``min(d, c) == d``: a sequence no longer than its position table."""
+    out: list[tuple[Dim, Dim]] = []
+    for op in fn.body.ops:
+        if op.name != "disc.check":
+            continue
+        for d, c in _limits(op.operands[0]):
+            d = fn.env.simplify(d)
+            low, high = fn.env.bounds(d)
+            new = (high is None or high > c) and (low is None or low <= c)
+            if new and d.atom is not None and d.symbols() <= arguments and fn.env.set_range(d, None, c):
+                out.append((dmin(d, Dim.of(c)), d))
+    return out
+
+
+def _limits(pred: Value) -> Iterator[tuple[Dim, int]]:
+    """``(d, c)`` for each ``d <= c`` that a scalar predicate is a conjunction of."""
+    stack = [pred]
+    while stack:
+        op = stack.pop().op
+        if op is None:
+            continue
+        if op.name == "and":
+            stack.extend(op.operands)
+        elif op.name == "compare" and op.attrs["direction"] in ("LE", "LT"):
+            a, b = (dim_of(v) for v in op.operands)
+            if a is not None and b is not None and b.is_static and not a.is_static:
+                yield a, int(b) - (op.attrs["direction"] == "LT")
 
 
 def resolve_bound_dims(fn: Function) -> bool:

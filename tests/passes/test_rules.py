@@ -8,7 +8,7 @@ import pytest
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Module
 from disc_tf.ir.dims import sym
-from disc_tf.ir.interp import evaluate
+from disc_tf.ir.interp import CheckFailed, evaluate
 from disc_tf.ir.pass_manager import PassContext, PassManager
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.passes.pipeline import PASSES, optimize
@@ -263,3 +263,52 @@ def test_bodies_agree_with_numpy_on_both_sides_of_the_predicate(a: int, b: int) 
 def test_nothing_ambiguous_gives_one_body() -> None:
     special = optimize(build([X, X], lambda b, x, y: b.add(x, y)))
     assert special.general is None and special.predicate == []
+
+
+# ---- counting indices -----------------------------------------------------------------------------------------
+
+
+def positions(limit: int = 5) -> Module:
+    """``x + table[range(n)]`` with TF's check of the indices."""
+
+    def body(b, x, table):
+        index = b.reshape(b.iota(I32, ("n",), 0), (1, "n"))
+        inside = b.and_(b.compare(index, 0, "GE"), b.compare(index, limit, "LT"))
+        token = b.check(inside, message=f"indices: a value is not in [0, {limit})")
+        rows = b.gather(
+            table, index, [1, 4], offset_dims=(2,), collapsed_slice_dims=(0,), start_index_map=(0,), index_vector_dim=2
+        )
+        y = b.broadcast_in_dim(b.reshape(rows, ("n", 4)), x.dims, (1, 2))
+        return [b.add(x, y), token]
+
+    return build([(F32, ("m", "n", 4)), (F32, (limit, 4), "const")], body)
+
+
+def test_a_check_of_counting_indices_is_a_check_of_their_number() -> None:
+    module = positions()
+    names = run(module, "canonicalize", "cse", "dce")
+    assert "reduce" not in names and "iota" in names
+    compare = next(op for op in module.main.body.ops if op.name == "compare")
+    assert compare.attrs["direction"] == "LE" and compare.result.rank == 0
+    assert "gather" in names  # nothing is known of n
+
+
+@pytest.mark.parametrize("n,m", [(0, 1), (1, 0), (4, 2), (5, 2), (6, 2)])
+def test_counting_indices_keep_their_error(n: int, m: int) -> None:
+    inputs = [np.zeros((m, n, 4), np.float32), np.arange(20, dtype=np.float32).reshape(5, 4)]
+    before = positions()
+    after = positions()
+    run(after, "canonicalize", "constant_folding", "cse", "dce")
+    if n > 5:
+        for module in (before, after):
+            with pytest.raises(CheckFailed, match=r"not in \[0, 5\)"):
+                evaluate(module, inputs)
+    else:
+        np.testing.assert_array_equal(evaluate(after, inputs)[0], evaluate(before, inputs)[0])
+
+
+def test_gather_by_a_short_range_is_a_slice() -> None:
+    module = positions()
+    module.main.env.set_range("n", 0, 5)
+    names = run(module, "canonicalize", "shape_simplifier", "canonicalize", "dce")
+    assert "gather" not in names and "slice" in names and "disc.check" not in names
