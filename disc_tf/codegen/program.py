@@ -19,7 +19,7 @@ from disc_tf.buffers.types import Buffers, Step
 from disc_tf.codegen.compile import compile_image
 from disc_tf.codegen.context import EmitContext, PrepareTable
 from disc_tf.codegen.cpu.emit import emit_fusion
-from disc_tf.codegen.cpu.gemm import emit_pack
+from disc_tf.codegen.cpu.pack import emit_pack
 from disc_tf.codegen.cpu.target import CpuTarget, target_named
 from disc_tf.codegen.host import (
     BodyEmitter,

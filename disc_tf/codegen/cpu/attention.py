@@ -1,8 +1,10 @@
-"""Attention as one kernel: per (batch, head, block of query rows) the scores, the row stage and the product with V.
+"""Attention as one kernel: per (batch, head, block of query rows) the scores, the row stage and the product
+with V.
 
-K (transposed) and V are packed into panels in the worker's scratch, once for the consecutive tasks of one head; Q is read where the
-projection left it if it can be. A strip of a few rows of scores lies in the first-level cache: the row stage runs over it, and the
-same strip is the left operand of the second product. No [S, S] matrix is ever stored. Sizes are run-time values, 0 and 1 included.
+K (transposed) and V are packed into panels in the worker's scratch, once for the consecutive tasks of one
+head; Q is read where the projection left it if it can be. A strip of a few rows of scores lies in the
+first-level cache: the row stage runs over it, and the same strip is the left operand of the second product.
+No [S, S] matrix is ever stored. Sizes are run-time values, 0 and 1 included.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.gemm import emit_points, from_accumulator
+from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
 from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
@@ -22,7 +24,7 @@ from disc_tf.codegen.llvm import I64, Ty, V, vec
 from disc_tf.fusion.types import Fusion
 from disc_tf.fusion.views import View
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, ceildiv, dmax, dmin
+from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmax, dmin
 from disc_tf.ir.types import DType
 
 #: query rows of a task, about: enough to pay for packing K and V, few enough for tasks at batch 1
@@ -35,8 +37,8 @@ _CHUNK_WORK = 1 << 20
 def emit_attention(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
     """The kernel of a fusion of kind ``attention`` (attrs as `Fusion` documents).
 
-    The row stage may be any chain of elementwise ops and row reductions. The division by a row sum is a product with its
-    reciprocal, as TensorFlow's own softmax does.
+    The row stage may be any chain of elementwise ops and row reductions. The division by a row sum is a
+    product with its reciprocal, as TensorFlow's own softmax does.
     """
     return [Variant(None, (_Attention(fusion, ctx).emit(),))]
 
@@ -47,7 +49,7 @@ class _Operand:
     def __init__(self, frame: ProductFrame, view: View, dtype: DType, ctx: EmitContext) -> None:
         self.dtype, self.elem = dtype, lanes.mem_elem(dtype)
         *batch, rows, columns = view.axes
-        self.base = frame.b.gep(frame.buffer(view.source), frame.dim(view.offset), self.elem)
+        self.base = frame.view_start(view, self.elem)
         self.batch = Run.of(frame, merge_axes(batch, ctx.env))
         self.row_stride, self.column_stride = frame.dim(rows.stride), frame.dim(columns.stride)
         unit = columns.extent == ONE or ctx.env.is_equal(columns.stride, ONE) is True
@@ -68,7 +70,10 @@ class _Attention:
         self.views: dict[str, View] = {n: attrs[n] for n in "qkv"}
         self.score_acc, self.out_acc = acc_dtype(self.qk.dtype), acc_dtype(self.pv.dtype)
         self.score_ty, self.out_ty = acc_ty(str(self.score_acc)), acc_ty(str(self.out_acc))
-        self.score_tile, self.out_tile = tile_for(ctx.target, self.score_acc), tile_for(ctx.target, self.out_acc)
+        self.score_tile, self.out_tile = (
+            tile_for(ctx.target, self.score_acc),
+            tile_for(ctx.target, self.out_acc),
+        )
         self.mr = min(self.score_tile.mr, self.out_tile.mr)
         self.batch = extent_of(self.views["q"].axes[:-2])
         self.m, self.d = self.views["q"].axes[-2].extent, self.views["q"].axes[-1].extent
@@ -80,10 +85,9 @@ class _Attention:
         frame, b, ctx = self.frame, self.b, self.ctx
         groups = (len(self.views["q"].axes) - 2, 1, 1)
         rows_each = _ROWS // self.mr * self.mr
-        row_blocks = ceildiv(self.m, rows_each)
-        blocks = frame.dim(row_blocks)
-        block_rows = frame.dim(ceildiv(self.m, dmax(row_blocks, 1)))
         m, n, d, dv = (frame.dim(x) for x in (self.m, self.n, self.d, self.dv))
+        blocks = b.udiv(b.add(m, rows_each - 1), rows_each)
+        block_rows = b.udiv(b.add(m, b.sub(blocks, 1)), b.smax(blocks, 1))
         qk_op, pv_op = self.fusion.attrs["qk"], self.fusion.attrs["pv"]
         sources = {"q": qk_op.operands[0], "k": qk_op.operands[1], "v": pv_op.operands[1]}
         q, k, v = (_Operand(frame, self.views[x], sources[x].dtype, ctx) for x in "qkv")
@@ -102,7 +106,9 @@ class _Attention:
         probs = strip if in_place else frame.scratch_area(pitch_dim * (self.mr * self.out_ty.bytes) + 64)
         out_columns = ceildiv(self.dv, out_nr) * out_nr
         out_pitch = frame.dim(out_columns)
-        tile = frame.scratch_area(out_columns * (self.mr * self.out_ty.bytes) + 2 * self.out_tile.lanes * self.out_ty.bytes)
+        tile = frame.scratch_area(
+            out_columns * (self.mr * self.out_ty.bytes) + 2 * self.out_tile.lanes * self.out_ty.bytes
+        )
         stage = RowStage(score_points, self.qk, self.probs, self.score_tile.lanes)
         stage.buffers = [frame.scratch_area(pitch_dim * 8 + 64) for _ in stage.crossing]
         copy_q = not (q.contiguous and q.dtype.bits == self.score_ty.bits)
@@ -112,32 +118,65 @@ class _Attention:
         qk_symbol, pv_symbol = gemm_symbol(self.score_acc, k.dtype), gemm_symbol(self.out_acc, v.dtype)
 
         def load_panels(batch: V) -> None:
-            frame.call(pack_symbol(k.elem.bits, nr), [k.at(frame, batch), k.column_stride, k.row_stride, k_panels, d, n])
-            frame.call(pack_symbol(v.elem.bits, out_nr), [v.at(frame, batch), v.row_stride, v.column_stride, v_panels, n, dv])
+            frame.call(
+                pack_symbol(k.elem.bits, nr),
+                [k.at(frame, batch), k.column_stride, k.row_stride, k_panels, d, n],
+            )
+            frame.call(
+                pack_symbol(v.elem.bits, out_nr),
+                [v.at(frame, batch), v.row_stride, v.column_stride, v_panels, n, dv],
+            )
 
         def one_strip(batch: V, lead: list[V], out_lead: list[V], first: V, count: V) -> None:
             rows = b.gep(q.at(frame, batch), b.mul(first, q.row_stride), q.elem)
             if copy_q:
-                frame.call(rows_symbol(q.dtype, self.score_acc), [rows, q.row_stride, q.column_stride, q_rows, q_pitch, count, d])
+                frame.call(
+                    rows_symbol(q.dtype, self.score_acc),
+                    [rows, q.row_stride, q.column_stride, q_rows, q_pitch, count, d],
+                )
                 left, lda = q_rows, q_pitch
             else:
                 left, lda = rows, q.row_stride
-            frame.call(qk_symbol, [left, lda, k_panels, b.i64(nr), b.mul(d, nr), strip, pitch, count, n, d, k_panels])
+            frame.call(
+                qk_symbol, [left, lda, k_panels, b.i64(nr), b.mul(d, nr), strip, pitch, count, n, d, k_panels]
+            )
 
             def row(i: V, _: list[V]) -> None:
                 line = b.gep(strip, b.mul(i, pitch), self.score_ty)
                 target = b.gep(probs, b.mul(i, pitch), self.out_ty)
                 index = [*lead, *([b.add(first, i)] if score_points.extents[1] else [])]
-                stage.emit(index, n, self._seed(line, self.qk.dtype, self.score_ty), lambda x, at: self._store_probs(x, target, at))
+                stage.emit(
+                    index,
+                    n,
+                    self._seed(line, self.qk.dtype, self.score_ty),
+                    lambda x, at: self._store_probs(x, target, at),
+                )
 
             b.loop(0, count, 1, [], row, "row")
-            frame.call(pv_symbol, [probs, pitch, v_panels, b.i64(out_nr), b.mul(n, out_nr), tile, out_pitch, count, dv, n, v_panels])
+            frame.call(
+                pv_symbol,
+                [
+                    probs,
+                    pitch,
+                    v_panels,
+                    b.i64(out_nr),
+                    b.mul(n, out_nr),
+                    tile,
+                    out_pitch,
+                    count,
+                    dv,
+                    n,
+                    v_panels,
+                ],
+            )
 
             def write(i: V, _: list[V]) -> None:
                 line = b.gep(tile, b.mul(i, out_pitch), self.out_ty)
                 index = [*out_lead, *([b.add(first, i)] if out_points.extents[1] else [])]
                 seed = self._seed(line, self.pv.dtype, self.out_ty)
-                emit_points(out_points, index, out_points.extents[2], b.i64(0), dv, self.pv, seed, self.out_tile.lanes)
+                emit_points(
+                    out_points, index, out_points.extents[2], b.i64(0), dv, self.pv, seed, self.out_tile.lanes
+                )
 
             b.loop(0, count, 1, [], write, "write")
 
@@ -160,8 +199,15 @@ class _Attention:
             return [batch]
 
         b.loop(frame.begin, frame.end, 1, [b.i64(-1)], task, "task")
-        work = (dmin(self.m, rows_each) + 4) * self.n * (self.d + self.dv)
-        return frame.kernel(self.fusion.name, self.batch * row_blocks, dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1))
+        return frame.kernel(self.fusion.name, self.batch * ceildiv(self.m, rows_each), self._grain(rows_each))
+
+    def _grain(self, rows: int) -> Dim:
+        """Tasks that make up `_CHUNK_WORK` multiply-adds; packing counts as four rows."""
+        try:
+            work = (dmin(self.m, rows) + 4) * self.n * (self.d + self.dv)
+            return dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1)
+        except DimTooComplex:
+            return ONE
 
     def _seed(self, line: V, dtype: DType, ty: Ty):
         b = self.b

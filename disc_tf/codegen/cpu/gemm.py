@@ -1,13 +1,15 @@
-"""dot_general with its epilogue as one kernel: 2-D tasks over row and column blocks, panels of the right operand, spilled block.
+"""dot_general with its epilogue as one kernel: 2-D tasks over row and column blocks, panels of the right
+operand, spilled block.
 
-Schedule (measured, see `tiles.py` and `helpers/gemm.py`): a task is one block of rows times one block of columns. Block sizes are
-fixed per target and type, never by the number of threads, so that results are the same however tasks are split. The block's product
-goes to scratch (it stays in the inner caches) and the epilogue runs over it a row at a time; a product that is stored as it is goes
-straight to its place.
+Schedule (measured, see `tiles.py` and `helpers/gemm.py`): a task is one block of rows times one block of
+columns. Block sizes are fixed per target and type, never by the number of threads, so that results are the
+same however tasks are split. The block's product goes to scratch (it stays in the inner caches) and the
+epilogue runs over it a row at a time; a product that is stored as it is goes straight to its place.
 
-Operands are views: any strides, any number of axes per role. What the micro-kernels cannot read in place (the contracted axis of the
-left operand not contiguous, narrow types, a transposed or ragged right operand) is copied to the worker's scratch, once for the
-consecutive tasks that share it. A constant right operand is packed once, by `prepare`.
+Operands are views: any strides, any number of axes per role. What the micro-kernels cannot read in place (the
+contracted axis of the left operand not contiguous, narrow types, a transposed or ragged right operand) is
+copied to the worker's scratch, once for the consecutive tasks that share it. A constant right operand is
+packed once, by `prepare`.
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ import dataclasses
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
+from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
 from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
-from disc_tf.codegen.cpu.points import Points, each_vector
+from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import I64, FnBuilder, V, vec
+from disc_tf.codegen.llvm import V, vec
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, ceildiv, dmax, dmin
+from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmax, dmin
 from disc_tf.ir.types import DType
 
 #: bytes of a row of a column block: a block of B of K rows then stays in the second-level cache
@@ -42,7 +45,8 @@ _CHUNK_WORK = 1 << 20
 
 @emitter("gemm")
 def emit_gemm(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
-    """Kernels of a fusion of kind ``gemm`` (attrs as `Fusion` documents). One kernel serves every M, N, K, zero included.
+    """Kernels of a fusion of kind ``gemm`` (attrs as `Fusion` documents). One kernel serves every M, N, K,
+    zero included.
 
     ValueError for element types without a product (bool).
     """
@@ -80,17 +84,28 @@ class _Gemm:
         self.tile: Tile = tile_for(self.target, self.acc)
         self.ty = acc_ty(str(self.acc))
         env = ctx.env
-        self.batch, self.m = extent_of(lhs.axes[:nb]), extent_of(lhs.axes[nb:nb + nm])
-        self.k, self.n = extent_of(lhs.axes[nb + nm:]), extent_of(rhs.axes[nb + nk:])
-        self.lhs = _Role(lhs, merge_axes(lhs.axes[:nb], env), merge_axes(lhs.axes[nb:nb + nm], env), merge_axes(lhs.axes[nb + nm:], env))
-        self.rhs = _Role(rhs, merge_axes(rhs.axes[:nb], env), merge_axes(rhs.axes[nb:nb + nk], env), merge_axes(rhs.axes[nb + nk:], env))
+        self.batch, self.m = extent_of(lhs.axes[:nb]), extent_of(lhs.axes[nb : nb + nm])
+        self.k, self.n = extent_of(lhs.axes[nb + nm :]), extent_of(rhs.axes[nb + nk :])
+        self.lhs = _Role(
+            lhs,
+            merge_axes(lhs.axes[:nb], env),
+            merge_axes(lhs.axes[nb : nb + nm], env),
+            merge_axes(lhs.axes[nb + nm :], env),
+        )
+        self.rhs = _Role(
+            rhs,
+            merge_axes(rhs.axes[:nb], env),
+            merge_axes(rhs.axes[nb : nb + nk], env),
+            merge_axes(rhs.axes[nb + nk :], env),
+        )
         same = self.lhs_dtype.bits == self.ty.bits and self.lhs_dtype.is_float == self.acc.is_float
         self.copy_lhs = not (same and len(self.lhs.outer) <= 1 and _unit(self.lhs.inner, ctx))
         self.packed = self._prepared()
         self.frame = ProductFrame(ctx)
         self.b = self.frame.b
 
-    # -- what is decided before any code ----------------------------------------------------------------------
+    # -- what is decided before any code
+    # ----------------------------------------------------------------------
 
     def _prepared(self) -> PrepareEntry | None:
         """The prepared panels of a constant right operand, where its axes are a matrix."""
@@ -119,7 +134,10 @@ class _Gemm:
             return None
         out, view = region.writes[0]
         nb, nm, _, _ = self.groups
-        rows, columns = merge_axes(view.axes[nb:nb + nm], self.ctx.env), merge_axes(view.axes[nb + nm:], self.ctx.env)
+        rows, columns = (
+            merge_axes(view.axes[nb : nb + nm], self.ctx.env),
+            merge_axes(view.axes[nb + nm :], self.ctx.env),
+        )
         stored_whole = out.dtype.bits == self.ty.bits and region.resolve(out) is self.dot
         return view if stored_whole and len(rows) <= 1 and columns and _unit(columns, self.ctx) else None
 
@@ -128,24 +146,22 @@ class _Gemm:
             return int(self.n) % self.tile.lanes == 0
         return self.ctx.env.divides(self.tile.lanes, self.n) is True
 
-    # -- code ---------------------------------------------------------------------------------------------------
+    # -- code ------------------------------------------------------------------------------------------
 
     def emit(self) -> Kernel:
         frame, b = self.frame, self.b
         m, n, k = frame.dim(self.m), frame.dim(self.n), frame.dim(self.k)
         self.m_v, self.n_v, self.k_v = m, n, k
-        row_blocks, column_blocks = ceildiv(self.m, self.block_rows), ceildiv(self.n, self.block_columns)
-        rb, cb = frame.dim(row_blocks), frame.dim(column_blocks)
-        rows_each = frame.dim(ceildiv(self.m, dmax(row_blocks, 1)))
+        rb = b.udiv(b.add(m, self.block_rows - 1), self.block_rows)
+        cb = b.udiv(b.add(n, self.block_columns - 1), self.block_columns)
+        rows_each = b.udiv(b.add(m, b.sub(rb, 1)), b.smax(rb, 1))  # balanced row blocks
         self._prepare_operands()
         direct = self._direct()
         points = None if direct is not None else Points(frame, self.region, self.groups[:3], self.ctx.env)
         out = self._direct_place(direct) if direct is not None else None
         self.ldc = b.i64(self.block_columns)
-        block = None
-        if direct is None:
-            slack = 2 * self.tile.lanes
-            block = frame.scratch_area((self.block_rows * self.block_columns + slack) * self.ty.bytes)
+        whole = self.block_rows * self.block_columns + 2 * self.tile.lanes
+        block = frame.scratch_area(whole * self.ty.bytes if direct is None else 0)
         columns_first = self.copy_lhs and self.packed is not None
 
         def task(t: V, held: list[V]) -> list[V]:
@@ -171,31 +187,47 @@ class _Gemm:
             return [a_id, held_b]
 
         b.loop(frame.begin, frame.end, 1, [b.i64(-1), b.i64(-1)], task, "task")
-        work = dmin(self.m, self.block_rows) * dmin(self.n, self.block_columns) * self.k + self.k * (8 * self.block_columns)
-        grain = dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1)
-        return frame.kernel(self.fusion.name, self.batch * row_blocks * column_blocks, grain)
+        tasks = self.batch * ceildiv(self.m, self.block_rows) * ceildiv(self.n, self.block_columns)
+        return frame.kernel(self.fusion.name, tasks, self._grain())
+
+    def _grain(self) -> Dim:
+        """Tasks that make up `_CHUNK_WORK`: multiply-adds, and the reading of B (all the work there is for one row)."""
+        try:
+            work = (dmin(self.m, self.block_rows) + 8) * self.k * dmin(self.n, self.block_columns)
+            return dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1)
+        except DimTooComplex:
+            return ONE
 
     def _prepare_operands(self) -> None:
         """Ask for buffers, strides and scratch while at the top level."""
         frame, lhs, rhs = self.frame, self.lhs, self.rhs
-        self.a_base = frame.b.gep(frame.buffer(lhs.view.source), frame.dim(lhs.view.offset), lanes.mem_elem(self.lhs_dtype))
-        self.a_batch, self.a_rows, self.a_inner = (Run.of(frame, axes) for axes in (lhs.batch, lhs.outer, lhs.inner))
+        self.a_base = frame.view_start(lhs.view, lanes.mem_elem(self.lhs_dtype))
+        self.a_batch, self.a_rows, self.a_inner = (
+            Run.of(frame, axes) for axes in (lhs.batch, lhs.outer, lhs.inner)
+        )
         if self.copy_lhs:
-            pitch = ceildiv(self.k, 16) * 16 + 16  # an odd number of cache lines: rows do not alias in the first-level cache
+            pitch = (
+                ceildiv(self.k, 16) * 16 + 16
+            )  # an odd number of cache lines: rows do not alias in the first-level cache
             self.a_pitch = frame.dim(pitch)
             self.a_copy = frame.scratch_area(pitch * (self.block_rows * self.ty.bytes))
         if self.packed is not None:
             self.b_base = frame.buffer(self.packed)
             return
-        self.b_base = frame.b.gep(frame.buffer(rhs.view.source), frame.dim(rhs.view.offset), lanes.mem_elem(self.rhs_dtype))
-        self.b_batch, self.b_inner, self.b_columns = (Run.of(frame, axes) for axes in (rhs.batch, rhs.outer, rhs.inner))
+        self.b_base = frame.view_start(rhs.view, lanes.mem_elem(self.rhs_dtype))
+        self.b_batch, self.b_inner, self.b_columns = (
+            Run.of(frame, axes) for axes in (rhs.batch, rhs.outer, rhs.inner)
+        )
         self.b_copy = frame.scratch_area(self.k * (self.block_columns * self.rhs_dtype.bytes))
 
     def _direct_place(self, view: View):
         frame, b = self.frame, self.b
         nb, nm, _, _ = self.groups
-        base = b.gep(frame.buffer(view.source), frame.dim(view.offset), self.ty)
-        batch, rows = (Run.of(frame, merge_axes(axes, self.ctx.env)) for axes in (view.axes[:nb], view.axes[nb:nb + nm]))
+        base = frame.view_start(view, self.ty)
+        batch, rows = (
+            Run.of(frame, merge_axes(axes, self.ctx.env))
+            for axes in (view.axes[:nb], view.axes[nb : nb + nm])
+        )
 
         def place(batch_index: V, m0: V, n0: V) -> tuple[V, V]:
             at = b.add(b.add(batch.offset(b, batch_index), rows.offset(b, m0)), n0)
@@ -204,7 +236,8 @@ class _Gemm:
         return place
 
     def _left(self, batch: V, m0: V, rows: V, fresh: V) -> tuple[V, V]:
-        """The address and pitch of the task's rows of A; copied (once for consecutive tasks of the same rows) where needed."""
+        """The address and pitch of the task's rows of A; copied (once for consecutive tasks of the same rows)
+        where needed."""
         b = self.b
         base = b.gep(self.a_base, self.a_batch.offset(b, batch), lanes.mem_elem(self.lhs_dtype))
         if not self.copy_lhs:
@@ -216,12 +249,25 @@ class _Gemm:
         def copy() -> None:
             if whole:
                 start = b.gep(base, b.mul(m0, self.a_rows.stride), elem)
-                self.frame.call(symbol, [start, self.a_rows.stride, self.a_inner.stride, self.a_copy, self.a_pitch, rows, self.k_v])
+                self.frame.call(
+                    symbol,
+                    [
+                        start,
+                        self.a_rows.stride,
+                        self.a_inner.stride,
+                        self.a_copy,
+                        self.a_pitch,
+                        rows,
+                        self.k_v,
+                    ],
+                )
                 return
 
             def row(i: V, _: list[V]) -> None:
                 start = b.gep(base, self.a_rows.offset(b, b.add(m0, i)), elem)
-                self._copy_runs(start, self.a_inner, b.gep(self.a_copy, b.mul(i, self.a_pitch), self.ty), symbol)
+                self._copy_runs(
+                    start, self.a_inner, b.gep(self.a_copy, b.mul(i, self.a_pitch), self.ty), symbol
+                )
 
             b.loop(0, rows, 1, [], row)
 
@@ -242,11 +288,24 @@ class _Gemm:
 
         def run(r: V, _: list[V]) -> None:
             src = b.gep(start, prefix.offset(b, r), lanes.mem_elem(self.lhs_dtype))
-            self.frame.call(symbol, [src, b.i64(0), inner.strides[-1], b.gep(dst, b.mul(r, last), self.ty), b.i64(0), b.i64(1), last])
+            self.frame.call(
+                symbol,
+                [
+                    src,
+                    b.i64(0),
+                    inner.strides[-1],
+                    b.gep(dst, b.mul(r, last), self.ty),
+                    b.i64(0),
+                    b.i64(1),
+                    last,
+                ],
+            )
 
         b.loop(0, count, 1, [], run)
 
-    def _multiply(self, batch: V, n0: V, rows: V, columns: V, a: V, lda: V, c: V, ldc: V, b_id: V, held: V) -> V:
+    def _multiply(
+        self, batch: V, n0: V, rows: V, columns: V, a: V, lda: V, c: V, ldc: V, b_id: V, held: V
+    ) -> V:
         """The product of the task; returns which block of B lies packed in scratch afterwards (-1: none)."""
         b, nr = self.b, self.tile.nr
         symbol = gemm_symbol(self.acc, self.rhs_dtype)
@@ -263,7 +322,9 @@ class _Gemm:
 
         def pack_then_multiply() -> list[V]:
             b.if_then(b.icmp("ne", b_id, held), lambda: self._pack(base, n0, columns) and None)
-            self.frame.call(symbol, [a, lda, self.b_copy, b.i64(nr), panel, c, ldc, rows, columns, k, self.b_copy])
+            self.frame.call(
+                symbol, [a, lda, self.b_copy, b.i64(nr), panel, c, ldc, rows, columns, k, self.b_copy]
+            )
             return [b_id]
 
         def in_place() -> list[V]:
@@ -274,8 +335,26 @@ class _Gemm:
 
             def tail() -> None:
                 left = b.sub(columns, whole)
-                self.frame.call(pack_symbol(elem.bits, nr), [b.gep(start, whole, elem), ldb, b.i64(1), self.b_copy, k, left])
-                self.frame.call(symbol, [a, lda, self.b_copy, b.i64(nr), panel, b.gep(c, whole, self.ty), ldc, rows, left, k, self.b_copy])
+                self.frame.call(
+                    pack_symbol(elem.bits, nr),
+                    [b.gep(start, whole, elem), ldb, b.i64(1), self.b_copy, k, left],
+                )
+                self.frame.call(
+                    symbol,
+                    [
+                        a,
+                        lda,
+                        self.b_copy,
+                        b.i64(nr),
+                        panel,
+                        b.gep(c, whole, self.ty),
+                        ldc,
+                        rows,
+                        left,
+                        k,
+                        self.b_copy,
+                    ],
+                )
 
             b.if_then(b.icmp("slt", whole, columns), lambda: tail() and None)
             return [b.i64(-1)]
@@ -291,7 +370,10 @@ class _Gemm:
         elem = lanes.mem_elem(self.rhs_dtype)
         if self.b_inner.single and self.b_columns.single:
             start = b.gep(base, b.mul(n0, self.b_columns.stride), elem)
-            self.frame.call(pack_symbol(elem.bits, nr), [start, self.b_inner.stride, self.b_columns.stride, self.b_copy, self.k_v, columns])
+            self.frame.call(
+                pack_symbol(elem.bits, nr),
+                [start, self.b_inner.stride, self.b_columns.stride, self.b_copy, self.k_v, columns],
+            )
             return
         # Ragged: an element at a time; the zero fill of the last panel comes from rounding the columns up.
         last = b.sub(columns, 1)
@@ -300,12 +382,20 @@ class _Gemm:
         def column(j: V, _: list[V]) -> None:
             src = b.gep(base, self.b_columns.offset(b, b.add(n0, b.smin(j, last))), elem)
             dst = b.gep(self.b_copy, b.add(b.mul(b.mul(b.udiv(j, nr), nr), self.k_v), b.urem(j, nr)), elem)
-            b.loop(0, self.k_v, 1, [], lambda i, _: b.store(
-                b.load(elem, b.gep(src, self.b_inner.offset(b, i), elem)), b.gep(dst, b.mul(i, nr), elem)))
+            b.loop(
+                0,
+                self.k_v,
+                1,
+                [],
+                lambda i, _: b.store(
+                    b.load(elem, b.gep(src, self.b_inner.offset(b, i), elem)), b.gep(dst, b.mul(i, nr), elem)
+                ),
+            )
 
         b.loop(0, padded, 1, [], column)
 
-    # -- epilogue -------------------------------------------------------------------------------------------------
+    # -- epilogue
+    # -------------------------------------------------------------------------------------------------
 
     def _epilogue(self, points: Points, batch: V, m0: V, n0: V, rows: V, columns: V, block: V) -> None:
         """The region over the block: rows, then runs of the last axis, then vectors."""
@@ -316,7 +406,9 @@ class _Gemm:
         def one_row(i: V, _: list[V]) -> None:
             index = [*lead, *unravel(b, b.add(m0, i), ms)]
             line = b.gep(block, b.mul(i, self.ldc), self.ty)
-            emit_points(points, index, ns, n0, columns, self.dot, self._seed(line, self.dot.dtype), self.tile.lanes)
+            emit_points(
+                points, index, ns, n0, columns, self.dot, self._seed(line, self.dot.dtype), self.tile.lanes
+            )
 
         b.loop(0, rows, 1, [], one_row)
 
@@ -327,71 +419,3 @@ class _Gemm:
             return from_accumulator(b, dtype, b.load(vec(self.ty, count), b.gep(line, at, self.ty)))
 
         return load
-
-
-def from_accumulator(b: FnBuilder, dtype: DType, x: V) -> V:
-    """An accumulator value as a register value of the product's dtype: rounded to f16 or bf16, wrapped to a narrow integer."""
-    if dtype.is_int:
-        return b.trunc(x, lanes.reg_elem(dtype)) if dtype.bits < x.ty.bits else x
-    return lanes.round_float(b, dtype, x)
-
-
-def emit_points(points: Points, index: list[V], ns: list[V], n0: V, columns: V, seed_value: Value, seed, width: int) -> None:
-    """Compute and store a region at the columns [n0, n0 + columns) of one row; `seed(at, lanes)` gives the product `at` columns after n0.
-
-    Several column axes that do not compose are walked as runs of the last one.
-    """
-    b = points.frame.b
-    masked = points.frame.target.masked_memory
-    if not ns:
-        row = points.row(index)
-        known: dict[Value, V] = {}
-        seeds = {seed_value: lambda d, count: seed(b.const(0, I64), 1)}
-        row.compute(points.region.ops, known, b.i64(0), 1, None, seeds)
-        row.store(known, b.i64(0), 1, None, seeds)
-        return
-    last = ns[-1]
-
-    def run(q: V) -> None:
-        row = points.row([*index, *unravel(b, q, ns[:-1])] if len(ns) > 1 else index)
-        start = b.sub(b.mul(q, last), n0)
-        low = b.smax(b.sub(0, start), b.i64(0))
-        high = b.smin(last, b.sub(columns, start))
-        seeds = {seed_value: lambda d, count: seed(b.add(d, start), count)}
-
-        def body(d: V, count: int, mask: V | None) -> None:
-            known: dict[Value, V] = {}
-            row.compute(points.region.ops, known, d, count, mask, seeds)
-            row.store(known, d, count, mask, seeds)
-
-        each_vector(b, low, high, width, masked, body)
-
-    if len(ns) == 1:
-        run(b.i64(0))
-        return
-    safe = b.smax(last, b.i64(1))
-    first, stop = b.udiv(n0, safe), b.udiv(b.add(b.add(n0, columns), b.sub(safe, 1)), safe)
-    b.loop(first, stop, 1, [], lambda q, _: run(q))
-
-
-def emit_pack(view: View, out: Value, layout: tuple, ctx: EmitContext) -> Kernel:
-    """The kernel that makes a prepared constant in the ``("panel", NR)`` layout.
-
-    view: axes (k, n) over the source, any strides, any dtype. out: the packed value (ceil(n / NR) * NR * k elements). One task a panel.
-    """
-    kind, nr = layout
-    if kind != "panel" or len(view.axes) != 2:
-        raise ValueError(f"no packing kernel for layout {layout} of {view}")
-    frame = ProductFrame(ctx)
-    b = frame.b
-    elem = lanes.mem_elem(out.dtype)
-    source, target = frame.buffer(view.source), frame.buffer(out)
-    k, n = (frame.dim(a.extent) for a in view.axes)
-    stride_k, stride_n = (frame.dim(a.stride) for a in view.axes)
-    start = b.gep(source, frame.dim(view.offset), elem)
-    j0 = b.mul(frame.begin, nr)
-    columns = b.sub(b.smin(n, b.mul(frame.end, nr)), j0)
-    frame.call(pack_symbol(elem.bits, nr),
-               [b.gep(start, b.mul(j0, stride_n), elem), stride_k, stride_n, b.gep(target, b.mul(j0, k), elem), k, columns])
-    tasks = ceildiv(view.axes[1].extent, nr)
-    return frame.kernel(f"pack_{out.dtype}_{nr}", tasks, dmax(Dim.of(1 << 16) // dmax(view.axes[0].extent * nr, 1), 1))

@@ -1,9 +1,10 @@
-"""Values of a fusion's `Region` at consecutive points of its last axis: loads, computation and stores with resolved views.
+"""Values of a fusion's `Region` at consecutive points of its last axis: loads, computation and stores with
+resolved views.
 
-    points = Points(frame, region, (batch, m, n), env)   # top level: asks for buffers and strides
-    row = points.row([b0, m0, ...])                      # the index of every axis but the last
-    row.value(v, d, lanes, mask, seeds)                  # v at points d .. d+lanes-1
-    row.store(d, lanes, mask, seeds)                     # all outputs of the region there
+points = Points(frame, region, (batch, m, n), env)   # top level: asks for buffers and strides row =
+points.row([b0, m0, ...])                      # the index of every axis but the last row.value(v, d, lanes,
+mask, seeds)                  # v at points d .. d+lanes-1 row.store(d, lanes, mask, seeds)
+# all outputs of the region there
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Seed = Callable[[V, int], V]
 
 @dataclasses.dataclass(frozen=True)
 class _Access:
-    """A view in machine form. strides: one per merged axis; last: the static stride of the last axis, or None."""
+    """A view in machine form. strides: one per merged axis; last: the static stride of the last axis, or
+    None."""
 
     base: V | None
     offset: V
@@ -37,26 +39,38 @@ class _Access:
 
 
 class Points:
-    """A region prepared for emission. `groups` says how many axes of the space belong together (batch, m, n); within a group
-    neighbouring axes that compose in every view are merged, so that `extents[g]` is usually one number."""
+    """A region prepared for emission. `groups` says how many axes of the space belong together (batch, m, n);
+    within a group neighbouring axes that compose in every view are merged, so that `extents[g]` is usually
+    one number."""
 
     def __init__(self, frame: KernelFrame, region: Region, groups: Sequence[int], env: ShapeEnv) -> None:
         self.frame, self.region = frame, region
         self._merged = _merge_groups(region, groups, env)
-        self.extents: list[list[V]] = [[frame.dim(_extent(region, axes)) for axes in group] for group in self._merged]
+        self.extents: list[list[V]] = [
+            [frame.dim(_extent(region, axes)) for axes in group] for group in self._merged
+        ]
         self._access: dict[View, _Access] = {}
         for view in _views(region):
             self._access[view] = self._prepare(view)
-        self.scalars = {op.result: _scalar(frame, op) for op in region.scalars if op.name in ("constant", "disc.dim")}
+        self.scalars = {
+            op.result: _scalar(frame, op) for op in region.scalars if op.name in ("constant", "disc.dim")
+        }
         for op in region.scalars:
             if op.result not in self.scalars:
-                self.scalars[op.result] = lane_ops.emit(frame.b, op, [self.scalars[region.resolve(v)] for v in op.operands])
+                self.scalars[op.result] = lane_ops.emit(
+                    frame.b, op, [self.scalars[region.resolve(v)] for v in op.operands]
+                )
 
     def _prepare(self, view: View) -> _Access:
         strides = [view.axes[axes[-1]].stride for group in self._merged for axes in group]
         last = strides[-1] if strides else Dim.of(0)
         base = None if view.source is None else self.frame.buffer(view.source)
-        return _Access(base, self.frame.dim(view.offset), [self.frame.dim(s) for s in strides], int(last) if last.is_static else None)
+        return _Access(
+            base,
+            self.frame.dim(view.offset),
+            [self.frame.dim(s) for s in strides],
+            int(last) if last.is_static else None,
+        )
 
     def row(self, index: Sequence[V]) -> Row:
         """The points of one row; `index` has one number for every merged axis but the last."""
@@ -119,7 +133,8 @@ class Row:
         self.b: FnBuilder = points.frame.b
         self.region = points.region
 
-    # -- addresses --------------------------------------------------------------------------------------------
+    # -- addresses
+    # --------------------------------------------------------------------------------------------
 
     def _start(self, access: _Access) -> V:
         """The element offset of the row's point 0."""
@@ -133,6 +148,7 @@ class Row:
         dtype = value.dtype
         elem = lanes.mem_elem(dtype)
         start = self._start(access)
+        assert access.base is not None
         if access.last == 0 or not self._has_last(access):
             return lanes.from_memory(b, dtype, b.load(elem, b.gep(access.base, start, elem), invariant=True))
         stride = access.strides[-1]
@@ -167,7 +183,7 @@ class Row:
             return b.icmp("ne", x, 0)
         return b.trunc(x, lanes.reg_elem(dtype)) if dtype.bits < 64 else x
 
-    # -- values -----------------------------------------------------------------------------------------------
+    # -- values ------------------------------------------------------------------------------------------
 
     def leaf(self, v: Value, d: V, count: int, mask: V | None) -> V:
         """A value that is read, not computed: scalar where it is the same at all the points."""
@@ -180,14 +196,24 @@ class Row:
             return self.points.scalars[v]
         raise KeyError(f"{v!r} is neither read nor computed in its region")
 
-    def compute(self, ops: Sequence[Op], known: dict[Value, V], d: V, count: int, mask: V | None,
-                seeds: Mapping[Value, Seed]) -> None:
-        """Evaluate elementwise `ops` at the points; results go into `known` (value -> lanes), which may hold some already."""
+    def compute(
+        self,
+        ops: Sequence[Op],
+        known: dict[Value, V],
+        d: V,
+        count: int,
+        mask: V | None,
+        seeds: Mapping[Value, Seed],
+    ) -> None:
+        """Evaluate elementwise `ops` at the points; results go into `known` (value -> lanes), which may hold
+        some already."""
         for op in ops:
             args = [self.value(v, known, d, count, mask, seeds) for v in op.operands]
             known[op.result] = lane_ops.emit(self.b, op, args)
 
-    def value(self, v: Value, known: dict[Value, V], d: V, count: int, mask: V | None, seeds: Mapping[Value, Seed]) -> V:
+    def value(
+        self, v: Value, known: dict[Value, V], d: V, count: int, mask: V | None, seeds: Mapping[Value, Seed]
+    ) -> V:
         """`v` at the points, from `known`, a seed or memory."""
         v = self.region.resolve(v)
         hit = known.get(v)
@@ -195,7 +221,9 @@ class Row:
             hit = known[v] = seeds[v](d, count) if v in seeds else self.leaf(v, d, count, mask)
         return hit
 
-    def store(self, known: dict[Value, V], d: V, count: int, mask: V | None, seeds: Mapping[Value, Seed]) -> None:
+    def store(
+        self, known: dict[Value, V], d: V, count: int, mask: V | None, seeds: Mapping[Value, Seed]
+    ) -> None:
         """Write all outputs of the region at the points."""
         for out, view in self.region.writes:
             x = self.value(out, known, d, count, mask, seeds)
@@ -206,6 +234,7 @@ class Row:
         bits = lanes.to_memory(b, value.dtype, x)
         elem = bits.ty.elem
         start = self._start(access)
+        assert access.base is not None
         if access.last == 0 or not self._has_last(access):  # an axis of extent 1
             b.store(b.extract(bits, 0), b.gep(access.base, start, elem))
             return
@@ -222,13 +251,16 @@ class Row:
             b.scatter(bits, p, b.mul(b.iota(bits.lanes), b.splat(stride, bits.lanes)), mask)
 
 
-def each_vector(b: FnBuilder, low: V, high: V, width: int, masked: bool, body: Callable[[V, int, V | None], None]) -> None:
+def each_vector(
+    b: FnBuilder, low: V, high: V, width: int, masked: bool, body: Callable[[V, int, V | None], None]
+) -> None:
     """Run body(d, lanes, mask) over [low, high): whole vectors, then one masked vector or single elements."""
     main = b.add(low, b.and_(b.sub(high, low), -width))
     b.loop(low, main, width, [], lambda d, _: body(d, width, None))
     if width == 1:
         return
     if masked:
+
         def tail() -> None:
             left = b.sub(high, main)
             mask = b.icmp("slt", b.iota(width), b.splat(left, width))

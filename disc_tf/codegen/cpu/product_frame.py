@@ -1,4 +1,5 @@
-"""What the product kernels share: a kernel frame with helpers and scratch, axes merged into runs, index decomposition."""
+"""What the product kernels share: a kernel frame with helpers and scratch, axes merged into runs, index
+decomposition."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.helpers import collect
 from disc_tf.codegen.kernel import Kernel
-from disc_tf.codegen.llvm import I8, I64, VOID, FnBuilder, V, const
-from disc_tf.fusion.views import Axis
+from disc_tf.codegen.llvm import I8, I64, VOID, FnBuilder, Ty, V, const
+from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.dims import Dim, DimLike, ceildiv, product
 from disc_tf.ir.shape_env import ShapeEnv
 
@@ -20,7 +21,8 @@ _PLACEHOLDER = "KERNEL_SYMBOL"
 
 
 class ProductFrame(KernelFrame):
-    """A kernel that calls helpers and lays out scratch. Its symbol is made from its text, so that equal kernels are one."""
+    """A kernel that calls helpers and lays out scratch. Its symbol is made from its text, so that equal
+    kernels are one."""
 
     def __init__(self, ctx: EmitContext) -> None:
         super().__init__(_PLACEHOLDER, ctx.target, ctx.env)
@@ -33,6 +35,11 @@ class ProductFrame(KernelFrame):
         self.scratch_bytes = self.scratch_bytes + ceildiv(size, 64) * 64
         return at
 
+    def view_start(self, view: View, elem: Ty) -> V:
+        """The address of the element at index 0 of a view, of memory type `elem`."""
+        assert view.source is not None, "an iota has no buffer"
+        return self.b.gep(self.buffer(view.source), self.dim(view.offset), elem)
+
     def call(self, symbol: str, args: Sequence[V]) -> None:
         """Call a helper of the library."""
         self.helpers.add(symbol)
@@ -43,8 +50,13 @@ class ProductFrame(KernelFrame):
         kernel = self.finish(tasks, grain, self.scratch_bytes)
         symbol = f"k_{name}_{hashlib.sha256(kernel.llvm.encode()).hexdigest()[:8]}"
         helpers, declarations = collect(self.helpers, self.target)
-        return dataclasses.replace(kernel, symbol=symbol, llvm=kernel.llvm.replace(_PLACEHOLDER, symbol), helpers=helpers,
-                                   declarations={**declarations, **kernel.declarations})
+        return dataclasses.replace(
+            kernel,
+            symbol=symbol,
+            llvm=kernel.llvm.replace(_PLACEHOLDER, symbol),
+            helpers=helpers,
+            declarations={**declarations, **kernel.declarations},
+        )
 
 
 def extent_of(axes: Sequence[Axis]) -> Dim:

@@ -1,7 +1,8 @@
 """The row stage of an attention: elementwise ops and row reductions over a strip of scores in scratch.
 
-The ops fall into passes over the row: pass p computes what depends on at most p reductions one after another. A value that a later
-pass needs is kept in a row buffer; row-level values (results of reductions and what is computed from them alone) are scalars.
+The ops fall into passes over the row: pass p computes what depends on at most p reductions one after another.
+A value that a later pass needs is kept in a row buffer; row-level values (results of reductions and what is
+computed from them alone) are scalars.
 """
 
 from __future__ import annotations
@@ -21,16 +22,24 @@ _UNROLL = 4
 
 
 class RowStage:
-    """Passes over one row of a score region (`Region.inner` is 1). `crossing` are the values that need a row buffer each; the caller
-    sets `buffers` to their addresses (8 bytes an element, room for whole vectors)."""
+    """Passes over one row of a score region (`Region.inner` is 1). `crossing` are the values that need a row
+    buffer each; the caller sets `buffers` to their addresses (8 bytes an element, room for whole vectors)."""
 
     def __init__(self, points: Points, seed: Value, result: Value, width: int) -> None:
-        self.points, self.region, self.seed, self.result, self.width = points, points.region, seed, result, width
+        self.points, self.region, self.seed, self.result, self.width = (
+            points,
+            points.region,
+            seed,
+            result,
+            width,
+        )
         self.b: FnBuilder = points.frame.b
         self.phase: dict[Value, int] = {seed: 0}
         self.is_row = {v for v, level in self.region.level.items() if level == "row"}
         for op in self.region.ops:
-            self.phase[op.result] = max((self._phase(v) for v in op.operands), default=0) + (op.name == "reduce")
+            self.phase[op.result] = max((self._phase(v) for v in op.operands), default=0) + (
+                op.name == "reduce"
+            )
         self.passes = 1 + self._phase(result)
         self.crossing = self._crossing()
         self.buffers: list[V] = []
@@ -56,7 +65,8 @@ class RowStage:
         return list(out)
 
     def emit(self, index: list[V], count: V, seed: Seed, store: Callable[[V, V], None]) -> None:
-        """Run all passes over one row of `count` elements. `seed(at, lanes)` loads scores; `store(x, at)` takes the result.
+        """Run all passes over one row of `count` elements. `seed(at, lanes)` loads scores; `store(x, at)`
+        takes the result.
 
         Both may touch up to a vector beyond `count`.
         """
@@ -74,12 +84,24 @@ class RowStage:
             if op.name != "reduce" and op.result in self.is_row and self.phase[op.result] == phase:
                 row.compute([op], scalars, self.b.i64(0), 1, None, {})
 
-    def _pass(self, p: int, row: Row, count: V, seed: Seed, store: Callable[[V, V], None], reduces: list[Op],
-              scalars: dict[Value, V]) -> list[V]:
+    def _pass(
+        self,
+        p: int,
+        row: Row,
+        count: V,
+        seed: Seed,
+        store: Callable[[V, V], None],
+        reduces: list[Op],
+        scalars: dict[Value, V],
+    ) -> list[V]:
         b, width = self.b, self.width
         if p == 0:
             self._row_ops(0, row, scalars)
-        ops = [op for op in self.region.ops if op.name != "reduce" and op.result not in self.is_row and self.phase[op.result] == p]
+        ops = [
+            op
+            for op in self.region.ops
+            if op.name != "reduce" and op.result not in self.is_row and self.phase[op.result] == p
+        ]
         identities = [self._identity(op) for op in reduces]
         inverses = self._inverses(ops, scalars)
 
@@ -113,13 +135,16 @@ class RowStage:
         def several(d: V, accs: list[V]) -> list[V]:
             out: list[V] = []
             for u in range(unroll):
-                out += one(b.add(d, u * width), accs[u * n:(u + 1) * n], None)
+                out += one(b.add(d, u * width), accs[u * n : (u + 1) * n], None)
             return out
 
         accs = b.loop(0, big, width * unroll, identities * unroll, several, "vectors")
         while len(accs) > n:
             half = len(accs) // 2
-            accs = [self._combine(reduces[i % n], x, y) for i, (x, y) in enumerate(zip(accs[:half], accs[half:], strict=True))]
+            accs = [
+                self._combine(reduces[i % n], x, y)
+                for i, (x, y) in enumerate(zip(accs[:half], accs[half:], strict=True))
+            ]
         accs = b.loop(big, whole, width, accs, lambda d, a: one(d, a, None), "vector")
 
         def tail() -> list[V]:
@@ -129,7 +154,8 @@ class RowStage:
         accs = b.if_then(b.icmp("slt", whole, count), tail, accs)
         return [self._finish(op, x) for op, x in zip(reduces, accs, strict=True)]
 
-    # -- reductions ---------------------------------------------------------------------------------------------
+    # -- reductions
+    # ---------------------------------------------------------------------------------------------
 
     def _identity(self, op: Op) -> V:
         dtype = op.result.dtype
@@ -162,7 +188,8 @@ class RowStage:
                 out[op] = self.b.fdiv(const(1.0, scalars[below].ty), scalars[below])
         return out
 
-    # -- row buffers --------------------------------------------------------------------------------------------
+    # -- row buffers
+    # --------------------------------------------------------------------------------------------
 
     def _keep(self, x: V, buffer: V, d: V) -> None:
         b = self.b

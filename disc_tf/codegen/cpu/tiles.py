@@ -1,4 +1,5 @@
-"""Register tiles and element types of matrix products, per target: what the micro-kernels and their callers agree on."""
+"""Register tiles and element types of matrix products, per target: what the micro-kernels and their callers
+agree on."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ class Tile:
         return self.nv * self.lanes
 
 
-# Measured on Sapphire Rapids (f32, K = 768, B in L2, share of the FMA peak): 9x48 97 %, 8x48 96 %, 14x32 94 %, 6x64 88 %. The
-# wide tile needs fewest broadcasts per FMA and fills 31 of 32 registers. AVX2: 6x16 and 4x24 are equal, 6x16 wastes less of a tail.
+# Measured on Sapphire Rapids (f32, K = 768, B in L2, share of the FMA peak): 9x48 97 %, 8x48 96 %, 14x32 94
+# %, 6x64 88 %. The wide tile needs fewest broadcasts per FMA and fills 31 of 32 registers. AVX2: 6x16 and
+# 4x24 are equal, 6x16 wastes less of a tail.
 _TILES: dict[int, tuple[int, int]] = {64: (9, 3), 32: (6, 2), 16: (4, 2)}
 
 

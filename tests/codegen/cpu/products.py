@@ -1,4 +1,5 @@
-"""Helpers of the product tests: build a function, plan it, compile its one kernel, run it, and compare with numpy."""
+"""Helpers of the product tests: build a function, plan it, compile its one kernel, run it, and compare with
+numpy."""
 
 from __future__ import annotations
 
@@ -59,7 +60,11 @@ def prepared(compiled: CompiledFusion, arrays: Mapping[Value, np.ndarray]) -> di
                 if isinstance(buffer, PrepareEntry):
                     flat = arrays[buffer.view.source].reshape(-1)
                     k, n = buffer.view.axes
-                    index = int(buffer.view.offset) + int(k.stride) * np.arange(int(k.extent))[:, None] + int(n.stride) * np.arange(int(n.extent))
+                    index = (
+                        int(buffer.view.offset)
+                        + int(k.stride) * np.arange(int(k.extent))[:, None]
+                        + int(n.stride) * np.arange(int(n.extent))
+                    )
                     out[buffer] = aligned(pack_panels(flat[index], buffer.layout[1]))
     return out
 
@@ -68,7 +73,7 @@ def aligned(x: np.ndarray) -> np.ndarray:
     """A copy at a 64-byte boundary."""
     raw = np.zeros(x.nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    out = raw[start:start + x.nbytes].view(x.dtype).reshape(x.shape)
+    out = raw[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
     out[...] = x
     return out
 
@@ -85,17 +90,27 @@ def epsilon(dtype: DType) -> float:
     return {DType.F16: 2.0**-10, DType.BF16: 2.0**-7, DType.F32: 2.0**-23, DType.F64: 2.0**-52}[dtype]
 
 
-def assert_product(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: DType, after: Callable[[np.ndarray], np.ndarray] = lambda x: x,
-                   slope: float = 1.0) -> None:
-    """`got` against a @ b in float64 within the bound of a reordered sum: K rounding errors of the accumulator on sum |a||b|, one of
-    the result. Integers: equal modulo 2^bits. `after`: the epilogue in float64, with derivative at most `slope`."""
+def assert_product(
+    got: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    dtype: DType,
+    after: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+    slope: float = 1.0,
+) -> None:
+    """`got` against a @ b in float64 within the bound of a reordered sum: K rounding errors of the
+    accumulator on sum |a||b|, one of the result. Integers: equal modulo 2^bits. `after`: the epilogue in
+    float64, with derivative at most `slope`."""
     if dtype.is_int:
         np.testing.assert_array_equal(got, after(a @ b))
         return
     x, y = a.astype(np.float64), b.astype(np.float64)
     want, scale, k = after(x @ y), np.abs(x) @ np.abs(y), x.shape[-1]
     accumulate = 2.0**-52 if dtype is DType.F64 else 2.0**-23
-    bound = slope * (k + 2) * accumulate * scale + (4 * np.abs(want) + slope * scale * 2 + 4) * epsilon(dtype) if dtype.bits == 16 else \
-        slope * (k + 2) * accumulate * scale + 8 * epsilon(dtype) * (np.abs(want) + 1)
+    bound = (
+        slope * (k + 2) * accumulate * scale + (4 * np.abs(want) + slope * scale * 2 + 4) * epsilon(dtype)
+        if dtype.bits == 16
+        else slope * (k + 2) * accumulate * scale + 8 * epsilon(dtype) * (np.abs(want) + 1)
+    )
     worst = np.max(np.abs(got.astype(np.float64) - want) - bound, initial=-1.0)
     assert worst <= 0, f"off by {worst} beyond the bound"

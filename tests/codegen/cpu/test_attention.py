@@ -13,7 +13,13 @@ from tests.codegen.cpu.products import Case, host_targets, random
 TARGETS = host_targets()
 TOLERANCE = {DType.F32: 2e-5, DType.F64: 1e-12, DType.BF16: 5e-2, DType.F16: 8e-3}
 LENGTHS = [(0, 0), (1, 1), (7, 7), (64, 64), (129, 129), (700, 700), (3, 1100), (150, 20), (5, 0)]
-MASKS = {"none": None, "keys": ("b", 1, 1, "t"), "pairs": ("b", 1, "s", "t"), "full": ("b", "h", "s", "t"), "shared": (1, 1, "s", "t")}
+MASKS = {
+    "none": None,
+    "keys": ("b", 1, 1, "t"),
+    "pairs": ("b", 1, "s", "t"),
+    "full": ("b", "h", "s", "t"),
+    "shared": (1, 1, "s", "t"),
+}
 
 
 def ids(x: object) -> str:
@@ -68,7 +74,13 @@ def test_masked_softmax(target, dtype, mask):
     for i, (n, t) in enumerate(LENGTHS):
         if n * t > 20000 and (dtype is not DType.F32 or mask not in ("none", "keys")):
             continue
-        sizes = {"b": 2 if n < 100 else 1, "h": 3 if n < 100 else 1, "s": n, "t": t, "d": (26, 1, 64, 16, 8)[i % 5]}
+        sizes = {
+            "b": 2 if n < 100 else 1,
+            "h": 3 if n < 100 else 1,
+            "s": n,
+            "t": t,
+            "d": (26, 1, 64, 16, 8)[i % 5],
+        }
         arrays = {x: random(rng, dtype, [d.evaluate(sizes) for d in x.dims]) for x in (q, k, v)}
         bias = None
         if m is not None:
@@ -80,7 +92,9 @@ def test_masked_softmax(target, dtype, mask):
             arrays[m] = bias
         (got,) = f(arrays, sizes)
         want = reference(arrays[q], arrays[k], arrays[v], bias, 0.25)
-        np.testing.assert_allclose(got.astype(np.float64), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], err_msg=str(sizes))
+        np.testing.assert_allclose(
+            got.astype(np.float64), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype], err_msg=str(sizes)
+        )
         if n < 200:
             (again,) = f(arrays, sizes, split=1)
             assert got.tobytes() == again.tobytes()
@@ -94,7 +108,11 @@ def test_rows_without_any_key_are_nan_as_in_tensorflow(target):
     (q, k, v), (qt, kt, vt) = projections(c, DType.F32)
     s = scores(c, qt, kt)
     m = c.arg(DType.F32, (1, 1, "s", "t"))
-    f = c.compile(target, "attention", [output(c, softmax(c.b, c.b.add(s, c.b.broadcast_in_dim(m, s.dims, range(4)))), vt)])
+    f = c.compile(
+        target,
+        "attention",
+        [output(c, softmax(c.b, c.b.add(s, c.b.broadcast_in_dim(m, s.dims, range(4)))), vt)],
+    )
     sizes = {"b": 1, "h": 1, "s": 4, "t": 21, "d": 5}
     arrays = {x: random(rng, DType.F32, [d.evaluate(sizes) for d in x.dims]) for x in (q, k, v)}
     mask = np.zeros((1, 1, 4, 21), np.float32)
@@ -109,7 +127,8 @@ def test_rows_without_any_key_are_nan_as_in_tensorflow(target):
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
 def test_select_and_other_stage(target):
-    """A score stage that is no plain softmax: bool mask, select, iota, tanh cap, square instead of exp, late use of an early value."""
+    """A score stage that is no plain softmax: bool mask, select, iota, tanh cap, square instead of exp, late
+    use of an early value."""
     rng = np.random.default_rng(9)
     c = Case()
     b = c.b
@@ -134,13 +153,16 @@ def test_select_and_other_stage(target):
         cap = np.tanh(np.einsum("bhsd,bhtd->bhst", x, y))
         keep = np.where(arrays[pred], cap * np.arange(t), -2.0)
         sq = (keep - keep.min(-1, keepdims=True)) ** 2
-        want = np.einsum("bhst,bhtd->bhsd", sq / (sq.sum(-1, keepdims=True) + 1) * cap, z).transpose(0, 2, 1, 3)
+        want = np.einsum("bhst,bhtd->bhsd", sq / (sq.sum(-1, keepdims=True) + 1) * cap, z).transpose(
+            0, 2, 1, 3
+        )
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
 def test_merged_projection_is_read_through_slices(target):
-    """q, k, v as slices of one [B, S, 3*H*D] product with static H and D: offsets and strides, no copies of the slices."""
+    """q, k, v as slices of one [B, S, 3*H*D] product with static H and D: offsets and strides, no copies of
+    the slices."""
     rng = np.random.default_rng(11)
     h, d = 2, 24
     c = Case()
@@ -155,5 +177,5 @@ def test_merged_projection_is_read_through_slices(target):
     for batch, s in ((0, 2), (1, 1), (3, 50)):
         data = random(rng, DType.F32, (batch, s, 3 * h * d))
         (got,) = f({x: data}, {"b": batch, "s": s}, split=1)
-        q, k, v = (data[..., i * h * d:(i + 1) * h * d].reshape(batch, s, h, d) for i in range(3))
+        q, k, v = (data[..., i * h * d : (i + 1) * h * d].reshape(batch, s, h, d) for i in range(3))
         np.testing.assert_allclose(got, reference(q, k, v).reshape(batch, s, h * d), rtol=3e-5, atol=3e-5)

@@ -13,8 +13,21 @@ from tests.codegen.cpu.products import Case, assert_product, epsilon, host_targe
 
 TARGETS = host_targets()
 ALL = [DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8, DType.I16]
-SIZES = [(0, 5, 3), (3, 0, 4), (2, 3, 0), (1, 1, 1), (1, 97, 64), (2, 48, 31), (7, 13, 17), (9, 96, 33), (10, 49, 8), (23, 31, 129),
-         (24, 33, 5), (145, 101, 7), (300, 16, 11)]
+SIZES = [
+    (0, 5, 3),
+    (3, 0, 4),
+    (2, 3, 0),
+    (1, 1, 1),
+    (1, 97, 64),
+    (2, 48, 31),
+    (7, 13, 17),
+    (9, 96, 33),
+    (10, 49, 8),
+    (23, 31, 129),
+    (24, 33, 5),
+    (145, 101, 7),
+    (300, 16, 11),
+]
 
 
 @pytest.fixture
@@ -30,7 +43,8 @@ def ids(x: object) -> str:
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.parametrize("transposed", ["", "ab"])
 def test_all_sizes(rng, target, dtype, transposed):
-    """Every dim dynamic: one kernel serves all of M, N, K, zero included; each split of the tasks gives the same bits."""
+    """Every dim dynamic: one kernel serves all of M, N, K, zero included; each split of the tasks gives the
+    same bits."""
     c = Case()
     a = c.arg(dtype, ("k", "m") if "a" in transposed else ("m", "k"))
     w = c.arg(dtype, ("n", "k") if "b" in transposed else ("k", "n"))
@@ -82,7 +96,8 @@ def gelu(x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.F16], ids=str)
 @pytest.mark.parametrize("n", [5, 48, 77])
 def test_bias_gelu_residual(rng, target, dtype, n):
-    """Row and column broadcasts, a full-size operand, a scalar, over [B, S, N] behind a reshape; the sum is an output too."""
+    """Row and column broadcasts, a full-size operand, a scalar, over [B, S, N] behind a reshape; the sum is
+    an output too."""
     c = Case()
     b = c.b
     x, w = c.arg(dtype, ("b", "s", 24)), c.arg(dtype, (24, n), "const")
@@ -91,16 +106,31 @@ def test_bias_gelu_residual(rng, target, dtype, n):
     y = b.reshape(b.dot_general(b.reshape(x, (rows, 24)), w, [1], [0]), ("b", "s", n))
     z = b.add(y, b.broadcast_in_dim(bias, y.dims, (2,)))
     half = b.multiply(z, b.full(0.5, dtype, z.dims))
-    g = b.multiply(half, b.add(b.erf(b.multiply(z, b.full(math.sqrt(0.5), dtype, z.dims))), b.full(1.0, dtype, z.dims)))
+    g = b.multiply(
+        half, b.add(b.erf(b.multiply(z, b.full(math.sqrt(0.5), dtype, z.dims))), b.full(1.0, dtype, z.dims))
+    )
     f = c.compile(target, "gemm", [z, b.add(g, res)])
     for batch, s in ((0, 3), (1, 1), (2, 7), (3, 50)):
-        arrays = {v: random(rng, dtype, d) for v, d in ((x, (batch, s, 24)), (w, (24, n)), (bias, (n,)), (res, (batch, s, n)))}
+        arrays = {
+            v: random(rng, dtype, d)
+            for v, d in ((x, (batch, s, 24)), (w, (24, n)), (bias, (n,)), (res, (batch, s, n)))
+        }
         sums, out = f({**arrays, **prepared(f, arrays)}, {"b": batch, "s": s}, split=1)
         a64, w64, b64, r64 = (arrays[v].astype(np.float64) for v in (x, w, bias, res))
-        assert_product(sums - arrays[bias] if dtype is DType.F64 else sums, arrays[x], arrays[w], dtype,
-                       (lambda t: t) if dtype is DType.F64 else (lambda t, b64=b64: t + b64))
+        assert_product(
+            sums - arrays[bias] if dtype is DType.F64 else sums,
+            arrays[x],
+            arrays[w],
+            dtype,
+            (lambda t: t) if dtype is DType.F64 else (lambda t, b64=b64: t + b64),
+        )
         want = gelu(a64 @ w64 + b64) + r64
-        np.testing.assert_allclose(out.astype(np.float64), want, rtol=0, atol=epsilon(dtype) * 100 * (1 + np.abs(want).max(initial=0)))
+        np.testing.assert_allclose(
+            out.astype(np.float64),
+            want,
+            rtol=0,
+            atol=epsilon(dtype) * 100 * (1 + np.abs(want).max(initial=0)),
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
@@ -123,13 +153,21 @@ def test_output_split_into_heads(rng, target, d):
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.BF16, DType.I32], ids=str)
 def test_batched_with_heads_in_place(rng, target, dtype):
-    """Q K^T of [B, S, H, D] projections: batch (B, H) is strided, the right operand transposed, nothing is materialised."""
+    """Q K^T of [B, S, H, D] projections: batch (B, H) is strided, the right operand transposed, nothing is
+    materialised."""
     c = Case()
     b = c.b
     q, k = c.arg(dtype, ("b", "s", 3, "d")), c.arg(dtype, ("b", "t", 3, "d"))
     qt, kt = b.transpose(q, (0, 2, 1, 3)), b.transpose(k, (0, 2, 1, 3))
     f = c.compile(target, "gemm", [b.dot_general(qt, kt, [3], [3], [0, 1], [0, 1])])
-    for batch, s, t, d in ((1, 1, 1, 1), (2, 7, 13, 26), (2, 30, 50, 64), (0, 3, 3, 3), (1, 5, 0, 4), (1, 5, 6, 0)):
+    for batch, s, t, d in (
+        (1, 1, 1, 1),
+        (2, 7, 13, 26),
+        (2, 30, 50, 64),
+        (0, 3, 3, 3),
+        (1, 5, 0, 4),
+        (1, 5, 6, 0),
+    ):
         x, z = random(rng, dtype, (batch, s, 3, d)), random(rng, dtype, (batch, t, 3, d))
         (got,) = f({q: x, k: z}, {"b": batch, "s": s, "t": t, "d": d}, split=1)
         assert_product(got, x.transpose(0, 2, 1, 3), z.transpose(0, 2, 3, 1), dtype)
@@ -144,7 +182,9 @@ def test_contraction_of_two_axes_that_do_not_compose(rng, target):
     for batch, h, s, n in ((2, 3, 5, 17), (1, 1, 1, 1), (2, 2, 40, 60)):
         a, z = random(rng, DType.F32, (batch, h, s, 20)), random(rng, DType.F32, (h, 20, n))
         (got,) = f({x: a, w: z}, {"b": batch, "h": h, "s": s, "n": n}, split=1)
-        assert_product(got.reshape(-1, n), a.transpose(0, 2, 1, 3).reshape(-1, h * 20), z.reshape(h * 20, n), DType.F32)
+        assert_product(
+            got.reshape(-1, n), a.transpose(0, 2, 1, 3).reshape(-1, h * 20), z.reshape(h * 20, n), DType.F32
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
@@ -173,8 +213,17 @@ def test_batch_broadcast_at_run_time(rng, target):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)
-@pytest.mark.parametrize(("stored", "result"), [(DType.I8, DType.I32), (DType.U8, DType.U32), (DType.BF16, DType.F32), (DType.F32, DType.F64),
-                                                (DType.I32, DType.I64)], ids=str)
+@pytest.mark.parametrize(
+    ("stored", "result"),
+    [
+        (DType.I8, DType.I32),
+        (DType.U8, DType.U32),
+        (DType.BF16, DType.F32),
+        (DType.F32, DType.F64),
+        (DType.I32, DType.I64),
+    ],
+    ids=str,
+)
 def test_wider_result(rng, target, stored, result):
     """`dot_general` with a result type wider than the operands: nothing wraps or rounds on the way."""
     c = Case()
@@ -191,7 +240,11 @@ def test_equal_layers_share_one_kernel():
         c = Case()
         a, w = c.arg(DType.F32, ("m", 64)), c.arg(DType.F32, (64, 64), "const")
         y = c.b.dot_general(a, w, [1], [0])
-        f = c.compile(TARGETS[-1], "gemm", [c.b.add(y, c.b.broadcast_in_dim(c.arg(DType.F32, (64,), "const"), y.dims, (1,)))])
+        f = c.compile(
+            TARGETS[-1],
+            "gemm",
+            [c.b.add(y, c.b.broadcast_in_dim(c.arg(DType.F32, (64,), "const"), y.dims, (1,)))],
+        )
         return f.variants[0].kernels[0].symbol
 
     assert kernel() == kernel()

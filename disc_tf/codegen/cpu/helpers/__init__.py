@@ -1,7 +1,7 @@
 """The helper library: functions that many kernels of a module share, generated per target on demand.
 
-A helper's symbol says everything about it (`h_gemm_f32_f32`). A kernel calls helpers by symbol and carries the text of those it
-reaches (`collect`) in `Kernel.helpers`; a module defines each once.
+A helper's symbol says everything about it (`h_gemm_f32_f32`). A kernel calls helpers by symbol and carries
+the text of those it reaches (`collect`) in `Kernel.helpers`; a module defines each once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Matrix-product helpers with run-time sizes and pitches, shared by every kernel that multiplies.
 
-`h_gemm_<acc>_<stored>(A, lda, B, ldb, panel, C, ldc, m, n, k, ahead)`: C[m, n] = A[m, k] B[k, n], all pitches in elements.
+`h_gemm_<acc>_<stored>(A, lda, B, ldb, panel, C, ldc, m, n, k, ahead)`: C[m, n] = A[m, k] B[k, n], all pitches
+in elements.
 
-* A: `acc` elements, k contiguous. C: `acc` elements; whole vectors are written, so a row of C holds n rounded up to a vector.
-* B: `stored` elements (widened on load) in panels of NR columns: row k of panel p starts at `B + p*panel + k*ldb`. Packed: ldb = NR,
-  panel = k*NR. Unpacked row-major with pitch N: ldb = N, panel = NR, and n a multiple of the vector. A panel's missing columns are read
-  up to a whole vector (packing fills them with zeros).
+* A: `acc` elements, k contiguous. C: `acc` elements; whole vectors are written, so a row of C holds n rounded
+  up to a vector.
+* B: `stored` elements (widened on load) in panels of NR columns: row k of panel p starts at `B + p*panel +
+  k*ldb`. Packed: ldb = NR, panel = k*NR. Unpacked row-major with pitch N: ldb = N, panel = NR, and n a
+  multiple of the vector. A panel's missing columns are read up to a whole vector (packing fills them with
+  zeros).
 * ahead: where the B of the caller's next product lies (its own B if unknown); it is prefetched meanwhile.
 * k = 0 gives zeros; m = 0 or n = 0 does nothing. The order of additions depends on (m, n, k) only.
 
@@ -56,17 +59,40 @@ def _k_split(mr: int, nv: int) -> int:
 
 @helper("h_mk")
 def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
-    """(A, B, C, k, lda, ldb, ldc, panels, panel, more): C = (more ? C : 0) + A B for `panels` consecutive panels."""
+    """(A, B, C, k, lda, ldb, ldc, panels, panel, more): C = (more ? C : 0) + A B for `panels` consecutive
+    panels."""
     _, _, acc_name, stored, shape = symbol.split("_")
     mr, nv = map(int, shape.split("x"))
     acc = DType.from_name(acc_name)
     ty, lanes = acc_ty(acc_name), target.width(acc.bytes)
     names = ("k", "lda", "ldb", "ldc", "panels", "panel")
-    b = FnBuilder(symbol, [("A", PTR), ("B", PTR), ("C", PTR), *((n, I64) for n in names), ("more", I1),
-                           ("ahead_a", PTR), ("ahead_b", PTR)],
-                  linkage="internal", fma=target.fma, attrs=_attrs(target))
+    b = FnBuilder(
+        symbol,
+        [
+            ("A", PTR),
+            ("B", PTR),
+            ("C", PTR),
+            *((n, I64) for n in names),
+            ("more", I1),
+            ("ahead_a", PTR),
+            ("ahead_b", PTR),
+        ],
+        linkage="internal",
+        fma=target.fma,
+        attrs=_attrs(target),
+    )
     a0, b0, c0, k, lda, ldb, ldc, panels, panel, more, ahead_a, ahead_b = b.params
-    micro = _Micro(b, DType.from_name(stored), mr, nv, lanes, ty, b.mul(lda, ty.bytes), b.mul(ldb, DType.from_name(stored).bytes), ldc)
+    micro = _Micro(
+        b,
+        DType.from_name(stored),
+        mr,
+        nv,
+        lanes,
+        ty,
+        b.mul(lda, ty.bytes),
+        b.mul(ldb, DType.from_name(stored).bytes),
+        ldc,
+    )
 
     def one_panel(_: V, at: list[V]) -> list[V]:
         micro.panel(a0, at[0], at[1], k, more, at[2], at[3])
@@ -81,8 +107,18 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
 class _Micro:
     """Emits the product of one strip with one panel, accumulators in registers."""
 
-    def __init__(self, b: FnBuilder, stored: DType, mr: int, nv: int, lanes: int, ty: Ty, a_pitch: V, b_pitch: V,
-                 ldc: V) -> None:
+    def __init__(
+        self,
+        b: FnBuilder,
+        stored: DType,
+        mr: int,
+        nv: int,
+        lanes: int,
+        ty: Ty,
+        a_pitch: V,
+        b_pitch: V,
+        ldc: V,
+    ) -> None:
         self.b, self.stored, self.mr, self.nv, self.lanes, self.ty = b, stored, mr, nv, lanes, ty
         self.vt = vec(ty, lanes)
         self.a_pitch, self.b_pitch, self.ldc = a_pitch, b_pitch, ldc
@@ -90,7 +126,8 @@ class _Micro:
         self.b_ahead = b.mul(b_pitch, _AHEAD)
         self.groups = -(-mr // _GROUP)
         self.split = _k_split(mr, nv)
-        # One step of k per trip where the tile fills the registers: LLVM gathers the loads of several steps and spills.
+        # One step of k per trip where the tile fills the registers: LLVM gathers the loads of several steps
+        # and spills.
         self.unroll = max(self.split, 1 if mr * nv > 8 else 2)
 
     def panel(self, a: V, bp: V, c: V, k: V, more: V, ahead_a: V, ahead_b: V) -> None:
@@ -99,7 +136,9 @@ class _Micro:
         for _ in range(1, self.groups):
             rows.append(b.gep(rows[-1], b.mul(self.a_pitch, _GROUP), I8))
         zero = const(0, self.vt)
-        first = b.if_else(more, lambda: [b.load(self.vt, p) for p in self._c_places(c)], lambda: [zero] * tile)
+        first = b.if_else(
+            more, lambda: [b.load(self.vt, p) for p in self._c_places(c)], lambda: [zero] * tile
+        )
         sums = first + [zero] * (tile * (self.split - 1))
         main = b.and_(k, -self.unroll)
 
@@ -110,7 +149,7 @@ class _Micro:
 
         carried = b.loop(0, main, self.unroll, [ahead_a, ahead_b, *rows, bp, *sums], steps, "k")[2:]
         carried = b.loop(main, k, 1, carried, lambda _, x: self._steps(x, 1), "k1")
-        sums = carried[self.groups + 1:]
+        sums = carried[self.groups + 1 :]
         while len(sums) > tile:
             half = len(sums) // 2
             plus = b.fadd if self.ty.is_float else b.add
@@ -128,11 +167,15 @@ class _Micro:
 
     def _steps(self, carried: list[V], count: int) -> list[V]:
         b, g, tile = self.b, self.groups, self.mr * self.nv
-        rows, bp, sums = carried[:g], carried[g], carried[g + 1:]
+        rows, bp, sums = carried[:g], carried[g], carried[g + 1 :]
         for u in range(count):
             base = (u % self.split) * tile
-            columns = [load_widened(b, self.stored, self.ty, b.gep(bp, j * self.lanes * self.stored.bytes, I8), self.lanes)
-                       for j in range(self.nv)]
+            columns = [
+                load_widened(
+                    b, self.stored, self.ty, b.gep(bp, j * self.lanes * self.stored.bytes, I8), self.lanes
+                )
+                for j in range(self.nv)
+            ]
             for j in range(0, self.nv * self.lanes * self.stored.bytes, 64):
                 b.prefetch(b.gep(b.gep(bp, self.b_ahead, I8), j, I8))
             for i in range(self.mr):
@@ -153,8 +196,25 @@ def _make_gemm(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
     _, _, acc_name, stored_name = symbol.split("_")
     acc, stored = DType.from_name(acc_name), DType.from_name(stored_name)
     tile = tile_for(target, acc)
-    b = FnBuilder(symbol, [("A", PTR), ("lda", I64), ("B", PTR), ("ldb", I64), ("panel", I64), ("C", PTR), ("ldc", I64), ("m", I64),
-                           ("n", I64), ("k", I64), ("ahead", PTR)], linkage="internal", fma=target.fma, attrs=_attrs(target))
+    b = FnBuilder(
+        symbol,
+        [
+            ("A", PTR),
+            ("lda", I64),
+            ("B", PTR),
+            ("ldb", I64),
+            ("panel", I64),
+            ("C", PTR),
+            ("ldc", I64),
+            ("m", I64),
+            ("n", I64),
+            ("k", I64),
+            ("ahead", PTR),
+        ],
+        linkage="internal",
+        fma=target.fma,
+        attrs=_attrs(target),
+    )
     macro = _Macro(b, tile, acc_ty(acc_name), stored, f"h_mk_{acc_name}_{stored_name}")
     macro.emit()
     b.ret()
@@ -174,7 +234,9 @@ class _Macro:
         full = b.udiv(n, tile.nr)
         rest = b.sub(n, b.mul(full, tile.nr))
         rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
-        # Blocks of k: one up to K_WHOLE, else equal ones of at most K_BLOCK; k = 0 is one empty block, which writes the zeros.
+
+        # Blocks of k: one up to K_WHOLE, else equal ones of at most K_BLOCK; k = 0 is one empty block, which
+        # writes the zeros.
         def cut() -> list[V]:
             count = b.udiv(b.add(k, K_BLOCK - 1), K_BLOCK)
             return [count, b.and_(b.add(b.udiv(b.add(k, b.sub(count, 1)), count), 7), -8)]
@@ -204,12 +266,29 @@ class _Macro:
                 count = b.add(rows, b.zext(b.icmp("slt", s, longer), I64))
                 sa = b.gep(ak, b.mul(at[0], lda), self.ty)
                 sc = b.gep(c, b.mul(at[0], ldc), self.ty)
-                # Each tile asks for a share of the same panel of the next block of B, and the first one for the next rows of A.
+                # Each tile asks for a share of the same panel of the next block of B, and the first one for
+                # the next rows of A.
                 near = b.gep(sa, b.mul(count, lda), self.ty)
                 far = b.gep(ahead, b.add(b.mul(b.mul(k0, ldb), self.stored.bytes), b.mul(s, share)), I8)
                 self._run(count, tile.nv, sa, bk, sc, kc, lda, ldb, ldc, full, panel, more, near, far)
-                cases = {v: self._tail_case(v, count, sa, tail_b, b.gep(sc, tail_c, self.ty), kc, lda, ldb, ldc, panel, more, sa, sa)
-                         for v in range(1, tile.nv + 1)}
+                cases = {
+                    v: self._tail_case(
+                        v,
+                        count,
+                        sa,
+                        tail_b,
+                        b.gep(sc, tail_c, self.ty),
+                        kc,
+                        lda,
+                        ldb,
+                        ldc,
+                        panel,
+                        more,
+                        sa,
+                        sa,
+                    )
+                    for v in range(1, tile.nv + 1)
+                }
                 b.switch(rest_vectors, cases, lambda: None)
                 return [b.add(at[0], count)]
 
@@ -219,13 +298,37 @@ class _Macro:
 
     def _tail_case(self, vectors: int, count: V, a: V, bp: V, c: V, *rest: V):
         kc, lda, ldb, ldc, panel, more, near, far = rest
-        return lambda: self._run(count, vectors, a, bp, c, kc, lda, ldb, ldc, self.b.i64(1), panel, more, near, far)
+        return lambda: self._run(
+            count, vectors, a, bp, c, kc, lda, ldb, ldc, self.b.i64(1), panel, more, near, far
+        )
 
-    def _run(self, count: V, vectors: int, a: V, bp: V, c: V, kc: V, lda: V, ldb: V, ldc: V, panels: V, panel: V, more: V,
-             near: V, far: V) -> None:
+    def _run(
+        self,
+        count: V,
+        vectors: int,
+        a: V,
+        bp: V,
+        c: V,
+        kc: V,
+        lda: V,
+        ldb: V,
+        ldc: V,
+        panels: V,
+        panel: V,
+        more: V,
+        near: V,
+        far: V,
+    ) -> None:
         b = self.b
 
         def call(rows: int):
-            return lambda: b.call(self.micro(rows, vectors), VOID, [a, bp, c, kc, lda, ldb, ldc, panels, panel, more, near, far]) and None
+            return lambda: (
+                b.call(
+                    self.micro(rows, vectors),
+                    VOID,
+                    [a, bp, c, kc, lda, ldb, ldc, panels, panel, more, near, far],
+                )
+                and None
+            )
 
         b.switch(count, {r: call(r) for r in range(1, self.tile.mr + 1)})

@@ -1,8 +1,12 @@
-"""Copies that bring operands of a product into the form the micro-kernels read. Pitches and strides are in elements.
+"""Copies that bring operands of a product into the form the micro-kernels read. Pitches and strides are in
+elements.
 
-* `h_transpose_<bits>(src, src_pitch, dst, dst_pitch, runs, length)`: dst[j*dst_pitch + r] = src[r*src_pitch + j].
-* `h_pack_<bits>_<nr>(src, stride_k, stride_n, dst, k, n)`: a k x n matrix into ceil(n / nr) panels of k x nr, zero filled.
-* `h_rows_<stored>_<acc>(src, stride_m, stride_k, dst, pitch, m, k)`: an m x k matrix, widened to the accumulator type, k contiguous.
+* `h_transpose_<bits>(src, src_pitch, dst, dst_pitch, runs, length)`: dst[j*dst_pitch + r] = src[r*src_pitch +
+  j].
+* `h_pack_<bits>_<nr>(src, stride_k, stride_n, dst, k, n)`: a k x n matrix into ceil(n / nr) panels of k x nr,
+  zero filled.
+* `h_rows_<stored>_<acc>(src, stride_m, stride_k, dst, pitch, m, k)`: an m x k matrix, widened to the
+  accumulator type, k contiguous.
 """
 
 from __future__ import annotations
@@ -43,7 +47,15 @@ def _make_transpose(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[st
     def scalar(r_lo: V, r_hi: V, j_lo: V, j_hi: V) -> None:
         def column(j: V, _: list[V]) -> None:
             out = b.gep(dst, b.mul(j, dst_pitch), ty)
-            b.loop(r_lo, r_hi, 1, [], lambda r, _: b.store(b.load(ty, b.gep(src, b.add(b.mul(r, src_pitch), j), ty)), b.gep(out, r, ty)))
+            b.loop(
+                r_lo,
+                r_hi,
+                1,
+                [],
+                lambda r, _: b.store(
+                    b.load(ty, b.gep(src, b.add(b.mul(r, src_pitch), j), ty)), b.gep(out, r, ty)
+                ),
+            )
 
         b.loop(j_lo, j_hi, 1, [], column)
 
@@ -54,7 +66,13 @@ def _make_transpose(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[st
         for i, row in enumerate(transpose_square(b, rows)):
             b.store(row, b.gep(out, b.mul(dst_pitch, i), ty))
 
-    b.loop(0, runs_main, side, [], lambda r, _: b.loop(0, length_main, side, [], lambda j, _: tile(r, j)) and None)
+    b.loop(
+        0,
+        runs_main,
+        side,
+        [],
+        lambda r, _: b.loop(0, length_main, side, [], lambda j, _: tile(r, j)) and None,
+    )
     scalar(b.i64(0), runs_main, length_main, length)
     scalar(runs_main, runs, b.i64(0), length)
     b.ret()
@@ -62,7 +80,8 @@ def _make_transpose(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[st
 
 
 def transpose_square(b: FnBuilder, rows: list[V]) -> list[V]:
-    """The transposed n vectors of n lanes, n a power of two: log2(n) stages that exchange ever smaller off-diagonal blocks."""
+    """The transposed n vectors of n lanes, n a power of two: log2(n) stages that exchange ever smaller
+    off-diagonal blocks."""
     n = len(rows)
     half = n // 2
     while half:
@@ -114,8 +133,16 @@ def _make_pack(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
 
             def row(i: V, _: list[V]) -> None:
                 s, d = b.gep(at, b.mul(i, stride_k), ty), b.gep(out, b.mul(i, nr), ty)
-                b.loop(0, whole, lanes, [], lambda j, _: b.store(b.load(vec(ty, lanes), b.gep(s, j, ty)), b.gep(d, j, ty)))
-                b.loop(whole, columns, 1, [], lambda j, _: b.store(b.load(ty, b.gep(s, j, ty)), b.gep(d, j, ty)))
+                b.loop(
+                    0,
+                    whole,
+                    lanes,
+                    [],
+                    lambda j, _: b.store(b.load(vec(ty, lanes), b.gep(s, j, ty)), b.gep(d, j, ty)),
+                )
+                b.loop(
+                    whole, columns, 1, [], lambda j, _: b.store(b.load(ty, b.gep(s, j, ty)), b.gep(d, j, ty))
+                )
 
             b.loop(0, k, 1, [], row)
 
@@ -123,7 +150,11 @@ def _make_pack(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
             b.if_else(full, rows_whole, rows_part)
 
         def other() -> None:
-            b.if_else(b.icmp("eq", stride_k, 1), lambda: b.call(transpose, VOID, [at, stride_n, out, b.i64(nr), columns, k]) and None, rows_cut)
+            b.if_else(
+                b.icmp("eq", stride_k, 1),
+                lambda: b.call(transpose, VOID, [at, stride_n, out, b.i64(nr), columns, k]) and None,
+                rows_cut,
+            )
 
         b.if_else(b.icmp("eq", stride_n, 1), columns_contiguous, other)
 
@@ -137,12 +168,20 @@ def _fill_zero(b: FnBuilder, p: V, count: V, ty: Ty, lanes: int) -> None:
     b.loop(0, count, lanes, [], lambda i, _: b.store(const(0, vec(ty, lanes)), b.gep(p, i, ty)))
 
 
-def _copy_strided(b: FnBuilder, src: V, stride_i: V, stride_j: V, dst: V, pitch: V, rows: V, columns: V, ty: Ty) -> None:
+def _copy_strided(
+    b: FnBuilder, src: V, stride_i: V, stride_j: V, dst: V, pitch: V, rows: V, columns: V, ty: Ty
+) -> None:
     """dst[i*pitch + j] = src[i*stride_i + j*stride_j], element by element."""
 
     def row(i: V, _: list[V]) -> None:
         s, d = b.gep(src, b.mul(i, stride_i), ty), b.gep(dst, b.mul(i, pitch), ty)
-        b.loop(0, columns, 1, [], lambda j, _: b.store(b.load(ty, b.gep(s, b.mul(j, stride_j), ty)), b.gep(d, j, ty)))
+        b.loop(
+            0,
+            columns,
+            1,
+            [],
+            lambda j, _: b.store(b.load(ty, b.gep(s, b.mul(j, stride_j), ty)), b.gep(d, j, ty)),
+        )
 
     b.loop(0, rows, 1, [], row)
 
@@ -164,17 +203,36 @@ def _make_rows(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
             s, d = b.gep(src, b.mul(i, stride_m), raw), b.gep(dst, b.mul(i, pitch), ty)
             low = b.i64(0)
             if contiguous:
-                b.loop(0, main, lanes, [], lambda j, _: b.store(load_widened(b, stored, ty, b.gep(s, j, raw), lanes), b.gep(d, j, ty)))
+                b.loop(
+                    0,
+                    main,
+                    lanes,
+                    [],
+                    lambda j, _: b.store(
+                        load_widened(b, stored, ty, b.gep(s, j, raw), lanes), b.gep(d, j, ty)
+                    ),
+                )
                 low = main
             step = b.i64(1) if contiguous else stride_k
-            b.loop(low, k, 1, [], lambda j, _: b.store(
-                load_widened(b, stored, ty, b.gep(s, b.mul(j, step), raw), 1), b.gep(d, j, ty)))
+            b.loop(
+                low,
+                k,
+                1,
+                [],
+                lambda j, _: b.store(
+                    load_widened(b, stored, ty, b.gep(s, b.mul(j, step), raw), 1), b.gep(d, j, ty)
+                ),
+            )
 
         return lambda: b.loop(0, m, 1, [], emit) and None
 
     def strided() -> None:
         if same:
-            b.if_else(b.icmp("eq", stride_m, 1), lambda: b.call(transpose, VOID, [src, stride_k, dst, pitch, k, m]) and None, row(False))
+            b.if_else(
+                b.icmp("eq", stride_m, 1),
+                lambda: b.call(transpose, VOID, [src, stride_k, dst, pitch, k, m]) and None,
+                row(False),
+            )
         else:
             row(False)()
 
