@@ -204,6 +204,10 @@ def reduce(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     c = splat_of(init)
     if kind not in _MONOID_OP or c is None:
         return None
+    if kind in ("and", "or", "max", "min"):  # idempotent: a splat of the initial value, however many
+        s = splat_of(x)
+        if s is not None and s.tobytes() == c.tobytes():
+            return [rw.splat(c, op.result.tensor)]
     if not all(rw.is_one(x.dims[d]) for d in op.attrs["dimensions"]):
         return None
     flat = rw.reshape(x, op.result.dims)
