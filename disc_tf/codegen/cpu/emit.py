@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable
@@ -42,7 +43,9 @@ def emit_fusion(fusion: Fusion, target: CpuTarget, ctx: EmitContext) -> list[Var
     return EMITTERS[fusion.kind](fusion, ctx)
 
 
+@functools.cache
 def _load() -> None:
+    """Import the emitters once: they register themselves."""
     for name in _MODULES:
         module = f"disc_tf.codegen.cpu.{name}"
         if importlib.util.find_spec(module) is not None:
