@@ -93,7 +93,7 @@ def _order(monomial: Monomial) -> tuple[int, tuple[tuple[tuple[int, str], int], 
 class Dim:
     """A canonical integer polynomial (see the module's docstring). Make one with `Dim.of`, `sym` or arithmetic."""
 
-    __slots__ = ("_hash", "_text", "depth", "size", "terms")
+    __slots__ = ("_hash", "_symbols", "_text", "depth", "size", "terms")
 
     terms: tuple[Term, ...]
     size: int
@@ -102,18 +102,25 @@ class Dim:
     def __init__(self, terms: tuple[Term, ...]) -> None:
         """`terms` must be canonical already; use `Dim.of` and the operators instead of calling this."""
         self.terms = terms
-        self.size = sum(1 + sum(atom.size * power for atom, power in mono) for _, mono in terms)
-        self.depth = max((atom.depth for _, mono in terms for atom, _ in mono), default=0)
-        if len(terms) > MAX_TERMS:
-            raise DimTooComplex(f"dimension expression has more than {MAX_TERMS} terms")
-        if self.size > MAX_SIZE:
-            raise DimTooComplex(f"dimension expression has more than {MAX_SIZE} nodes")
-        for coefficient, _ in terms:
+        self._text: str | None = None
+        self._symbols: frozenset[str] | None = None
+        size = depth = 0
+        for coefficient, mono in terms:
+            size += 1
+            for atom, power in mono:
+                size += atom.size * power
+                if atom.depth > depth:
+                    depth = atom.depth
             if not -_MAX_COEFFICIENT <= coefficient < _MAX_COEFFICIENT:
                 raise DimTooComplex(f"coefficient {coefficient} of a dimension expression exceeds 64 bits")
+        if len(terms) > MAX_TERMS:
+            raise DimTooComplex(f"dimension expression has more than {MAX_TERMS} terms")
+        if size > MAX_SIZE:
+            raise DimTooComplex(f"dimension expression has more than {MAX_SIZE} nodes")
+        self.size = size
+        self.depth = depth
         # A constant hashes like the int it equals.
-        self._hash = hash(self._constant()) if self.is_static else hash(terms)
-        self._text: str | None = None
+        self._hash = hash(terms) if depth or (terms and terms[0][1]) else hash(terms[0][0] if terms else 0)
 
     # ---- making -----------------------------------------------------------------------------------------
 
@@ -178,6 +185,8 @@ class Dim:
 
     def symbols(self) -> frozenset[str]:
         """Names of all symbols, also those inside floordiv, mod, min, max and bcast."""
+        if self._symbols is not None:
+            return self._symbols
         found: set[str] = set()
         work: list[Dim] = [self]
         while work:
@@ -187,7 +196,8 @@ class Dim:
                         found.add(atom.name)
                     else:
                         work.extend(atom.args)
-        return frozenset(found)
+        self._symbols = frozenset(found)
+        return self._symbols
 
     def content(self) -> int:
         """The greatest common divisor of all coefficients (0 for the dim 0)."""
@@ -245,7 +255,9 @@ class Dim:
             return True
         if isinstance(other, Dim):
             return self._hash == other._hash and self.terms == other.terms
-        if hasattr(other, "__index__") and not isinstance(other, bool):  # int and numpy's integers
+        if type(other) is int:
+            return self.is_static and self._constant() == other
+        if hasattr(other, "__index__") and not isinstance(other, bool):  # numpy's integers
             return self.is_static and self._constant() == other.__index__()
         return NotImplemented
 

@@ -50,6 +50,7 @@ class ShapeEnv:
         self._multiples: list[tuple[Dim, Dim]] = list(parent._multiples) if parent else []  # divisor, dividend
         self._likely: dict[str, tuple[int, ...]] = dict(parent._likely) if parent else {}
         self._cache: dict[Dim, Dim] = {}
+        self._equal: dict[tuple[Dim, Dim], bool | None] = {}
         self._intervals: dict[Atom, Interval] = {}  # of atoms other than symbols; nested ones share work
 
     def child(self) -> ShapeEnv:
@@ -126,6 +127,11 @@ class ShapeEnv:
         a, b = Dim.of(a), Dim.of(b)
         if a == b:
             return True
+        if (a, b) not in self._equal:
+            self._equal[a, b] = self._decide_equal(a, b)
+        return self._equal[a, b]
+
+    def _decide_equal(self, a: Dim, b: Dim) -> bool | None:
         try:
             difference = self.simplify(self.simplify(a) - self.simplify(b))
             if not difference.terms:
@@ -473,6 +479,7 @@ class ShapeEnv:
     def _forget(self) -> None:
         """Drop what was derived from the facts: they have changed."""
         self._cache.clear()
+        self._equal.clear()
         self._intervals.clear()
 
     def _interval(self, atom: Atom) -> Interval:
