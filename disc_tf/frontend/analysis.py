@@ -107,6 +107,9 @@ class _Walk:
         self.hints = hints
         self.tf = tf
         self.used_names: set[str] = set()
+        self.custom: dict[str, list[int]] = {}
+        for name, port in result.graph.guessed:
+            self.custom.setdefault(name, []).append(port)
 
     # ---- stand-in values ------------------------------------------------------------------------------------
 
@@ -143,7 +146,12 @@ class _Walk:
 
     def _stand_ins(self, node: Node, extra: Sequence[Shape] | None = None) -> None:
         types = node.output_types
-        if types is None:
+        if types is None:  # a custom op: what its readers take, where it says its shapes
+            ports = self.custom.get(node.name, ())
+            declared = opaque.listed_shapes(node)
+            for port in sorted(ports):
+                shape = declared[port] if port < len(declared) else None
+                self._stand_in((node.name, port), self.result.graph.type_of((node.name, port)), shape)
             return
         shapes = opaque.declared_shapes(node)
         if extra is not None:
@@ -197,7 +205,9 @@ class _Walk:
         except Unsupported as e:
             self._refuse(node, self._reason(node, args, e))
             shapes = [self._shape(ref) for ref in node.inputs]
-            if node.output_types is not None:
+            if node.output_types is None:
+                self._stand_ins(node)
+            else:
                 self._stand_ins(node, opaque.inferred_shapes(r.graph, node, args, shapes, r.ctx))
             return
         for port, value in enumerate(results):
@@ -243,9 +253,8 @@ class _Walk:
             return Reason("UNSUPPORTED_OP", no_rule.message)
         for ref, value in zip(node.inputs, args, strict=True):
             if value is None and not (node.op == "Assert" and ref != node.inputs[0]):
-                types = self.result.graph[ref[0]].output_types
-                number = types[ref[1]] if types else 0
-                if types and DType.from_tf(number) is None:
+                number = self.result.graph.type_of(ref)
+                if number and DType.from_tf(number) is None:
                     what = "a resource" if number == DT_RESOURCE else f"of type number {number}"
                     return Reason("DTYPE", f"operand {tensor_name(ref)} is {what}")
                 return Reason("RANK_UNKNOWN", f"rank of operand {tensor_name(ref)} is not known")

@@ -80,6 +80,8 @@ class Graph:
         self.nodes: dict[str, Node] = {}
         self._constants: dict[str, Constant] = {}
         self.signatures: dict[str, Any] = {}
+        #: types of outputs of ops that the table does not know, by what their readers take
+        self.guessed: dict[TensorRef, int] = {}
         for f in graph_def.library.function:
             if f.signature.name in self.signatures:
                 raise GraphError(f"two library functions of the name {f.signature.name!r}")
@@ -158,6 +160,13 @@ class Graph:
                 return None
             found = self._constants[name] = node.constant()
         return found
+
+    def type_of(self, ref: TensorRef) -> int:
+        """The DataType number of a tensor, 0 if it is not known."""
+        types = self.nodes[ref[0]].output_types
+        if types is None:
+            return self.guessed.get(ref, 0)
+        return types[ref[1]] if ref[1] < len(types) else 0
 
     def check_tensor(self, ref: TensorRef, what: str) -> TensorRef:
         """The tensor itself if the graph has it; ``GraphError`` with the nearest names otherwise."""
@@ -257,6 +266,8 @@ def _check_inputs(graph: Graph, node: Node) -> None:
             raise GraphError(f"input {tensor_name((name, port))!r} is not in the graph", node.name)
         types = source.output_types
         if types is None:
+            if expected is not None and expected[i]:
+                graph.guessed.setdefault((name, port), base_type(expected[i]))
             continue
         if port >= len(types):
             raise GraphError(f"input {name}:{port}: {source.op} has only {len(types)} outputs", node.name)

@@ -51,6 +51,11 @@ def merge(a: Shape, b: Shape) -> Shape:
     return tuple(y if x is None or (isinstance(y, int) and not isinstance(x, int)) else x for x, y in zip(a, b, strict=True))
 
 
+def listed_shapes(node: Node) -> list[Shape]:
+    """The node's ``_output_shapes`` as they stand."""
+    return [shape_attr(s) for s in node.attr["_output_shapes"].list.shape] if "_output_shapes" in node.attr else []
+
+
 def declared_shapes(node: Node) -> list[Shape]:
     """What the node's own attributes say of each output (`_output_shapes`, and `shape`/`output_shapes` of certain ops)."""
     n = len(node.output_types or [])

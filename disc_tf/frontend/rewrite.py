@@ -204,7 +204,7 @@ class _Rewrite:
                 shape.dim.add().size = d
 
     def _type(self, ref: TensorRef) -> int:
-        return (self.graph[ref[0]].output_types or [0])[ref[1]]
+        return self.graph.type_of(ref)
 
     def _original_function(self, launch: Launch) -> Any:
         """The cluster as a FunctionDef with the launch's signature (a node's control inputs inside the cluster are kept)."""
