@@ -91,7 +91,9 @@ class PassManager:
 
         Raises PassError for unknown passes, options and values.
         """
-        table = known if isinstance(known, Mapping) else {cls.name: cls for cls in known}
+        table: Mapping[str, type[Pass]] = (
+            typing.cast(Any, known) if isinstance(known, Mapping) else {cls.name: cls for cls in known}
+        )
         return PassManager(tuple(_parse(text, table)), **options)
 
     def spec(self) -> str:
