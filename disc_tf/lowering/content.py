@@ -55,7 +55,7 @@ def dense_value(ctx: LoweringContext, content: np.ndarray, dtype: DType) -> Valu
     return ctx.set_dims(value, content.reshape(-1).tolist())
 
 
-# ---- run-time values as dims -----------------------------------------------------------------------------------------
+# ---- run-time values as dims -----------------------------------------------------------------------------
 
 
 def signed_dim(ctx: LoweringContext, scalar: Value) -> Dim:
@@ -85,9 +85,9 @@ class RunTimeFacts:
             return True
         return None if self.ctx.is_run_time(a - b) else self.ctx.env.is_equal(a, b)
 
-    def is_nonneg(self, d: DimLike) -> bool | None:
-        d = Dim.of(d)
-        return None if self.ctx.is_run_time(d) else self.ctx.env.is_nonneg(d)
+    def is_nonneg(self, dim: DimLike) -> bool | None:
+        dim = Dim.of(dim)
+        return None if self.ctx.is_run_time(dim) else self.ctx.env.is_nonneg(dim)
 
 
 def element(ctx: LoweringContext, v: Value, i: int) -> Value:
@@ -171,7 +171,9 @@ def check_size(ctx: LoweringContext, sizes: Sequence[Dim], message: str) -> None
         ctx.check_dim_cond(s, "GE", 0, message=message)
 
 
-def require_broadcastable(ctx: LoweringContext, dims: Sequence[Dim], target: Sequence[Dim], message: str) -> None:
+def require_broadcastable(
+    ctx: LoweringContext, dims: Sequence[Dim], target: Sequence[Dim], message: str
+) -> None:
     """Require each of ``dims`` to be 1 or equal to the dim of ``target`` at its place."""
     for d, r in zip(dims, target, strict=True):
         if d == 1 or ctx.env.is_equal(d, r) is True:

@@ -57,7 +57,11 @@ def try_fold(ctx: LoweringContext, node: NodeView, args: Sequence[Value]) -> lis
     if any(r.size > MAX_CONTENT for r in results):
         return None
     dtype = _result_dtype(node, args)
-    return None if dtype is None else [dense_value(ctx, r, dtype if r.dtype == object else DType.BOOL) for r in results]
+    return (
+        None
+        if dtype is None
+        else [dense_value(ctx, r, dtype if r.dtype == object else DType.BOOL) for r in results]
+    )
 
 
 def _result_dtype(node: NodeView, args: Sequence[Value]) -> DType | None:
@@ -86,7 +90,7 @@ def _int(content: Content) -> int:
     return value
 
 
-# ---- arithmetic --------------------------------------------------------------------------------------------------------
+# ---- arithmetic ------------------------------------------------------------------------------------------
 
 
 def _binary(node: NodeView, facts: Facts, a: Content, b: Content) -> Content | None:
@@ -165,7 +169,7 @@ def _cumulative(node: NodeView, facts: Facts, a: Content, axis: Content) -> Cont
     return symbolic.cumulative(node.op, a, at, exclusive, reverse, facts)
 
 
-# ---- data movement -----------------------------------------------------------------------------------------------------
+# ---- data movement ---------------------------------------------------------------------------------------
 
 
 @_fold("Reshape")
@@ -230,7 +234,9 @@ def _split(node: NodeView, _facts: Facts, axis: Content, a: Content) -> list[Con
 
 
 @_fold("SplitV")
-def _split_v(_node: NodeView, _facts: Facts, a: Content, sizes: Content, axis: Content) -> list[Content] | None:
+def _split_v(
+    _node: NodeView, _facts: Facts, a: Content, sizes: Content, axis: Content
+) -> list[Content] | None:
     known, at = _ints(sizes), normal_axis(_int(axis), a.ndim)
     if known.count(-1) == 1:
         known[known.index(-1)] = a.shape[at] - (sum(known) + 1)

@@ -19,7 +19,7 @@ from disc_tf.lowering.shape_ops import shape_operand
 from disc_tf.lowering.shapes import invalid, normal_axis
 from disc_tf.lowering.symbolic import is_positive, maximum
 
-# ---- index checks ---------------------------------------------------------------------------------------------------------
+# ---- index checks ----------------------------------------------------------------------------------------
 
 
 def check_in_range(ctx: LoweringContext, indices: Value, extent: Dim, message: str) -> None:
@@ -64,7 +64,7 @@ def _counts_to(v: Value) -> Dim | None:
     return v.dims[v.op.attrs["dimension"]]
 
 
-# ---- Gather -----------------------------------------------------------------------------------------------------------------
+# ---- Gather ----------------------------------------------------------------------------------------------
 
 
 def gather(ctx: LoweringContext, x: Value, indices: Value, axis: int, batch: int) -> Value:
@@ -126,7 +126,9 @@ def gather_v1(ctx: LoweringContext, _node: NodeView, x: Value, indices: Value) -
     return gather(ctx, x, indices, 0, 0)
 
 
-@lowering("ResourceGather", dtypes={"dtype": ALL, "Tindices": INTS}, limits="the resource is given by its value")
+@lowering(
+    "ResourceGather", dtypes={"dtype": ALL, "Tindices": INTS}, limits="the resource is given by its value"
+)
 def resource_gather(ctx: LoweringContext, node: NodeView, x: Value, indices: Value) -> Value:
     """Rows of a variable's value along the axis after the batch axes."""
     if not x.rank:
@@ -135,7 +137,7 @@ def resource_gather(ctx: LoweringContext, node: NodeView, x: Value, indices: Val
     return gather(ctx, x, indices, batch, batch)
 
 
-# ---- GatherNd and the scatters: index vectors in the last axis ---------------------------------------------------------------------
+# ---- GatherNd and the scatters: index vectors in the last axis -------------------------------------------
 
 
 def _index_width(indices: Value, rank: int, op: str) -> int:
@@ -143,7 +145,9 @@ def _index_width(indices: Value, rank: int, op: str) -> int:
         raise invalid("indices must be at least a vector")
     width = indices.dims[-1]
     if not width.is_static:
-        raise Unsupported("RANK", f"{op}: the last dimension of indices ({width}) gives the rank of the result")
+        raise Unsupported(
+            "RANK", f"{op}: the last dimension of indices ({width}) gives the rank of the result"
+        )
     if int(width) > rank:
         raise invalid(f"index innermost dimension length must be <= params rank; saw: {width} vs. {rank}")
     return int(width)
@@ -167,7 +171,9 @@ def _check_not_empty(ctx: LoweringContext, outer: Sequence[Dim], window: Sequenc
     """TF rejects index vectors (of which there are ``outer``) into a tensor whose slices (``window``) are empty."""
     if all(is_positive(ctx.env, d) for d in window) or any(d == 0 for d in outer):
         return
-    some, none = (ctx.b.compare(ctx.dim(product(ds)), ctx.dim(0), how) for ds, how in ((window, "GT"), (outer, "EQ")))
+    some, none = (
+        ctx.b.compare(ctx.dim(product(ds)), ctx.dim(0), how) for ds, how in ((window, "GT"), (outer, "EQ"))
+    )
     ctx.check(ctx.b.or_(some, none), message=message)
 
 
@@ -230,11 +236,17 @@ def scatter_nd(ctx: LoweringContext, _node: NodeView, indices: Value, updates: V
     return _scatter(ctx, ctx.full(0, updates.dtype, dims), indices, updates, "add", "ScatterNd")
 
 
-@lowering("TensorScatterUpdate", dtypes={"T": ALL, "Tindices": INTS}, limits="bad_indices_policy is the default")
-def tensor_scatter_update(ctx: LoweringContext, node: NodeView, x: Value, indices: Value, updates: Value) -> Value:
+@lowering(
+    "TensorScatterUpdate", dtypes={"T": ALL, "Tindices": INTS}, limits="bad_indices_policy is the default"
+)
+def tensor_scatter_update(
+    ctx: LoweringContext, node: NodeView, x: Value, indices: Value, updates: Value
+) -> Value:
     """``x`` with slices replaced; of several for one place the last stays."""
     if node.attr("bad_indices_policy", "") not in ("", "DEFAULT", "ERROR"):
-        raise Unsupported("ATTR", f"TensorScatterUpdate with bad_indices_policy {node.attr('bad_indices_policy')}")
+        raise Unsupported(
+            "ATTR", f"TensorScatterUpdate with bad_indices_policy {node.attr('bad_indices_policy')}"
+        )
     return _scatter(ctx, x, indices, updates, "assign", node.op)
 
 
@@ -242,22 +254,28 @@ _TENSOR_SCATTERS = {"TensorScatterAdd": "add", "TensorScatterMax": "max", "Tenso
 
 
 @lowering(*_TENSOR_SCATTERS, dtypes={"T": NUMBERS, "Tindices": INTS})
-def tensor_scatter_monoid(ctx: LoweringContext, node: NodeView, x: Value, indices: Value, updates: Value) -> Value:
+def tensor_scatter_monoid(
+    ctx: LoweringContext, node: NodeView, x: Value, indices: Value, updates: Value
+) -> Value:
     """``x`` with slices added, or the greater or lesser kept."""
     return _scatter(ctx, x, indices, updates, _TENSOR_SCATTERS[node.op], node.op)
 
 
 @lowering("TensorScatterSub", dtypes={"T": NUMBERS, "Tindices": INTS})
-def tensor_scatter_sub(ctx: LoweringContext, node: NodeView, x: Value, indices: Value, updates: Value) -> Value:
+def tensor_scatter_sub(
+    ctx: LoweringContext, node: NodeView, x: Value, indices: Value, updates: Value
+) -> Value:
     """``x`` with slices subtracted."""
     return _scatter(ctx, x, indices, ctx.b.negate(updates), "add", node.op)
 
 
-# ---- OneHot, DynamicStitch ---------------------------------------------------------------------------------------------------------
+# ---- OneHot, DynamicStitch -------------------------------------------------------------------------------
 
 
 @lowering("OneHot", dtypes={"T": ALL, "TI": INTS})
-def one_hot(ctx: LoweringContext, node: NodeView, indices: Value, depth: Value, on: Value, off: Value) -> Value:
+def one_hot(
+    ctx: LoweringContext, node: NodeView, indices: Value, depth: Value, on: Value, off: Value
+) -> Value:
     """``on`` where the new axis equals the index, ``off`` elsewhere; indices out of range give ``off`` only."""
     axis = int(node.attr("axis", -1))
     if not -1 <= axis <= indices.rank:
@@ -278,7 +296,10 @@ def one_hot(ctx: LoweringContext, node: NodeView, indices: Value, depth: Value, 
 
 
 @lowering(
-    "DynamicStitch", "ParallelDynamicStitch", dtypes=ALL, limits="indices are constant and leave no row of the result out"
+    "DynamicStitch",
+    "ParallelDynamicStitch",
+    dtypes=ALL,
+    limits="indices are constant and leave no row of the result out",
 )
 def dynamic_stitch(ctx: LoweringContext, node: NodeView, *args: Value) -> Value:
     """Rows of the data operands placed at constant indices; of several for one place the last stays."""
@@ -300,7 +321,9 @@ def dynamic_stitch(ctx: LoweringContext, node: NodeView, *args: Value) -> Value:
         row_dims = rest if row_dims is None else row_dims
         if len(rest) != len(row_dims):
             raise invalid(f"data of {node.op} must agree in the shape after that of their indices")
-        require_broadcastable(ctx, rest, row_dims, f"data of {node.op} must agree in the shape after their indices")
+        require_broadcastable(
+            ctx, rest, row_dims, f"data of {node.op} must agree in the shape after their indices"
+        )
         rows.append(ctx.b.reshape(data, [content.size, *rest]))
     flat = np.concatenate([c.reshape(-1) for c in contents]) if contents else np.zeros(0, np.int64)
     source = {int(place): n for n, place in enumerate(flat)}  # the last one wins

@@ -38,8 +38,13 @@ def pack(ctx: LoweringContext, node: NodeView, *xs: Value) -> Value:
     first = xs[0]
     axis = normal_axis(int(node.attr("axis", 0)), first.rank + 1)
     for i, x in enumerate(xs[1:], 1):
-        ctx.require_same_shape(first, x, f"Shapes of all inputs must match: values[0].shape = {first.type}, [{i}] {x.type}")
-    parts = [ctx.b.reshape(ctx.cast_dims(x, first.dims), (*first.dims[:axis], Dim.of(1), *first.dims[axis:])) for x in xs]
+        ctx.require_same_shape(
+            first, x, f"Shapes of all inputs must match: values[0].shape = {first.type}, [{i}] {x.type}"
+        )
+    parts = [
+        ctx.b.reshape(ctx.cast_dims(x, first.dims), (*first.dims[:axis], Dim.of(1), *first.dims[axis:]))
+        for x in xs
+    ]
     return parts[0] if len(parts) == 1 else ctx.b.concatenate(parts, axis)
 
 
@@ -47,7 +52,9 @@ def pack(ctx: LoweringContext, node: NodeView, *xs: Value) -> Value:
 def unpack(ctx: LoweringContext, node: NodeView, x: Value) -> list[Value]:
     """The ``num`` slices along an axis."""
     axis, num = normal_axis(int(node.attr("axis", 0)), x.rank), int(node.attr("num"))
-    ctx.check_dims_eq(x.dims[axis], num, message=f"Input shape axis {axis} must equal {num}, got shape {x.type}")
+    ctx.check_dims_eq(
+        x.dims[axis], num, message=f"Input shape axis {axis} must equal {num}, got shape {x.type}"
+    )
     dims = list(x.dims)
     dims[axis] = Dim.of(num)
     x = ctx.cast_dims(x, dims)
@@ -59,16 +66,16 @@ def concat(ctx: LoweringContext, xs: Sequence[Value], axis: int) -> Value:
     first = xs[0]
     if any(x.rank != first.rank for x in xs):
         raise invalid("ConcatOp : Ranks of all input tensors should match")
-    axis = normal_axis(axis, first.rank, f"ConcatOp : Expected concatenating dimensions in the range, but got {axis}")
+    axis = normal_axis(
+        axis, first.rank, f"ConcatOp : Expected concatenating dimensions in the range, but got {axis}"
+    )
     parts = [first]
     for i, x in enumerate(xs[1:], 1):
         dims = list(first.dims)
         dims[axis] = x.dims[axis]
         for j in range(first.rank):
             if j != axis:
-                message = (
-                    f"ConcatOp : Dimension {j} in both shapes must be equal: shape[0] = {first.type} vs. shape[{i}] = {x.type}"
-                )
+                message = f"ConcatOp : Dimension {j} in both shapes must be equal: shape[0] = {first.type} vs. shape[{i}] = {x.type}"
                 ctx.check_dims_eq(first.dims[j], x.dims[j], message=message)
         parts.append(ctx.cast_dims(x, dims))
     return first if len(parts) == 1 else ctx.b.concatenate(parts, axis)
@@ -127,14 +134,20 @@ def _split_sizes(ctx: LoweringContext, wanted: Sequence[Dim], extent: Dim) -> li
     total = sum(known, Dim.of(0))
     if wild.is_static:
         if int(wild) == 0:
-            ctx.check_dims_eq(total, extent, message=f"Determined shape must match the split dimension {extent}")
+            ctx.check_dims_eq(
+                total, extent, message=f"Determined shape must match the split dimension {extent}"
+            )
             return known
         message = f"size_splits add up to more than the split dimension {extent}"
         ctx.check_dim_cond(total, "LE", extent, message=message)
         return [extent - total if f == 1 else s for s, f in zip(known, flags, strict=True)]
     bound = [bind(ctx, s + f * (extent - total)) for s, f in zip(known, flags, strict=True)]
-    ctx.check_dim_cond(total, "LE", extent, message=f"size_splits add up to more than the split dimension {extent}")
-    ctx.check_dims_eq(sum(bound, Dim.of(0)), extent, message=f"size_splits must add up to the split dimension {extent}")
+    ctx.check_dim_cond(
+        total, "LE", extent, message=f"size_splits add up to more than the split dimension {extent}"
+    )
+    ctx.check_dims_eq(
+        sum(bound, Dim.of(0)), extent, message=f"size_splits must add up to the split dimension {extent}"
+    )
     return bound
 
 
@@ -143,7 +156,9 @@ def tile(ctx: LoweringContext, _node: NodeView, x: Value, multiples: Value) -> V
     """Repeat along each axis."""
     times = shape_operand(ctx, multiples, "multiples of Tile")
     if len(times) != x.rank:
-        raise invalid(f"Expected multiples argument to be a vector of length {x.rank} but got length {len(times)}")
+        raise invalid(
+            f"Expected multiples argument to be a vector of length {x.rank} but got length {len(times)}"
+        )
     spread: list[Dim] = []
     mapping: list[int] = []
     for d, m in zip(x.dims, times, strict=True):

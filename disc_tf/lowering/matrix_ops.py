@@ -45,7 +45,9 @@ def matrix_band_part(ctx: LoweringContext, _node: NodeView, x: Value, lower: Val
         if known is not None and int(known) < 0:
             continue
         d = scalar_dim(ctx, v, f"{name} of MatrixBandPart")
-        ctx.check_dim_cond(d, "LE", extent, message=f"{name} must be negative or less or equal to {extent} got: {d}")
+        ctx.check_dim_cond(
+            d, "LE", extent, message=f"{name} must be negative or less or equal to {extent} got: {d}"
+        )
         limit = b.convert(v, DType.I64)
         inside = b.compare(away, ctx.broadcast_to(limit, x.dims), "LE")
         if known is None:
@@ -54,7 +56,7 @@ def matrix_band_part(ctx: LoweringContext, _node: NodeView, x: Value, lower: Val
     return x if keep is None else b.select(keep, x, ctx.splat(0, x))
 
 
-# ---- diagonals ------------------------------------------------------------------------------------------------------------------
+# ---- diagonals -------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,9 @@ def _diagonals(ctx: LoweringContext, k: Value | None, op: str) -> tuple[int, int
         return 0, 0
     values = constant_ints(ctx, k, f"k of {op}")
     if len(values) not in (1, 2):
-        raise invalid(f"diag_index must be a scalar or a vector with one or two elements, received {len(values)}")
+        raise invalid(
+            f"diag_index must be a scalar or a vector with one or two elements, received {len(values)}"
+        )
     low, high = values[0], values[-1]
     if low > high:
         raise invalid(f"lower_diag_index must not be larger than upper_diag_index: {low} > {high}")
@@ -169,7 +173,9 @@ def matrix_diag(
         if x.rank < 2:
             raise invalid("diagonal must be at least 2-dim for several diagonals")
         ctx.check_dims_eq(
-            x.dims[-2], high - low + 1, message="The number of diagonals provided in the input does not match the band"
+            x.dims[-2],
+            high - low + 1,
+            message="The number of diagonals provided in the input does not match the band",
         )
         batch = x.dims[:-2]
     longest = x.dims[-1]
@@ -191,13 +197,21 @@ def _matrix_size(
         rows = min_rows if wanted_rows == -1 else Dim.of(wanted_rows)
         columns = min_columns if wanted_columns == -1 else Dim.of(wanted_columns)
     for name, have, least in (("rows", rows, min_rows), ("columns", columns, min_columns)):
-        ctx.check_dim_cond(have, "GE", least, message=f"The number of {name} is too small: {have}, needs {least}")
+        ctx.check_dim_cond(
+            have, "GE", least, message=f"The number of {name} is too small: {have}, needs {least}"
+        )
     fits = ctx.env.is_equal(rows, min_rows) or ctx.env.is_equal(columns, min_columns)
     if fits is False:
-        raise invalid("The number of rows or columns is not consistent with the specified d_lower, d_upper, and diagonal.")
+        raise invalid(
+            "The number of rows or columns is not consistent with the specified d_lower, d_upper, and diagonal."
+        )
     if fits is None:
-        same = [ctx.b.compare(ctx.dim(a), ctx.dim(m), "EQ") for a, m in ((rows, min_rows), (columns, min_columns))]
-        ctx.check(ctx.b.or_(*same), message="The number of rows or columns is not consistent with the diagonals")
+        same = [
+            ctx.b.compare(ctx.dim(a), ctx.dim(m), "EQ") for a, m in ((rows, min_rows), (columns, min_columns))
+        ]
+        ctx.check(
+            ctx.b.or_(*same), message="The number of rows or columns is not consistent with the diagonals"
+        )
     return rows, columns
 
 
@@ -214,7 +228,9 @@ def matrix_set_diag(ctx: LoweringContext, node: NodeView, x: Value, diagonal: Va
     return _matrix_set_diag(ctx, node, x, diagonal, low, high)
 
 
-def _matrix_set_diag(ctx: LoweringContext, node: NodeView, x: Value, diagonal: Value, low: int, high: int) -> Value:
+def _matrix_set_diag(
+    ctx: LoweringContext, node: NodeView, x: Value, diagonal: Value, low: int, high: int
+) -> Value:
     if x.rank < 2:
         raise invalid(f"input must be at least 2-dim, received shape: {x.type}")
     rows, columns = x.dims[-2:]
@@ -224,7 +240,11 @@ def _matrix_set_diag(ctx: LoweringContext, node: NodeView, x: Value, diagonal: V
     if diagonal.rank != len(wanted):
         raise invalid(f"diagonal of shape {diagonal.type} does not fit the input {x.type}")
     for have, want in zip(diagonal.dims, wanted, strict=True):
-        ctx.check_dims_eq(have, want, message=f"Expected diagonal to have shape {[str(d) for d in wanted]}, not {diagonal.type}")
+        ctx.check_dims_eq(
+            have,
+            want,
+            message=f"Expected diagonal to have shape {[str(d) for d in wanted]}, not {diagonal.type}",
+        )
     band = Band(low, high, rows, columns, longest, _alignment(node))
     return _set_diagonals(ctx, x, ctx.cast_dims(diagonal, wanted), band)
 
@@ -285,7 +305,7 @@ def _one_diagonal(ctx: LoweringContext, x: Value, band: Band, d: int) -> Value:
     )
 
 
-# ---- Diag, DiagPart ---------------------------------------------------------------------------------------------------------------
+# ---- Diag, DiagPart --------------------------------------------------------------------------------------
 
 
 @lowering("Diag", dtypes=ALL)
@@ -307,7 +327,11 @@ def diag_part(ctx: LoweringContext, _node: NodeView, x: Value) -> Value:
         raise invalid(f"The rank of the tensor should be even and positive, got shape {x.type}")
     first = x.dims[:half]
     for i in range(half):
-        ctx.check_dims_eq(x.dims[i], x.dims[half + i], message=f"Invalid shape {x.type}: dimensions {i} and {half + i} do not match.")
+        ctx.check_dims_eq(
+            x.dims[i],
+            x.dims[half + i],
+            message=f"Invalid shape {x.type}: dimensions {i} and {half + i} do not match.",
+        )
     n = product(first)
     square = ctx.b.reshape(ctx.cast_dims(x, (*first, *first)), [n, n])
     return ctx.b.reshape(_one_diagonal(ctx, square, Band(0, 0, n, n, n, "LEFT_LEFT"), 0), first)

@@ -32,7 +32,9 @@ def _static_step(ctx: LoweringContext, start: Value, limit: Value, step: int) ->
     a, b = scalar_dim(ctx, start, "start of Range"), scalar_dim(ctx, limit, "limit of Range")
     count = range_size(a, b, step, ctx.env)
     sign, way = ("<=", ">") if step > 0 else (">=", "<")
-    ctx.check_dim_cond(a, "LE" if step > 0 else "GE", b, message=f"Requires start {sign} limit when delta {way} 0")
+    ctx.check_dim_cond(
+        a, "LE" if step > 0 else "GE", b, message=f"Requires start {sign} limit when delta {way} 0"
+    )
     return count
 
 
@@ -83,6 +85,7 @@ def lin_space(ctx: LoweringContext, _node: NodeView, start: Value, stop: Value, 
     # The last value is stop itself, unless it is the first too.
     position = b.iota(DType.I64, [n], 0)
     last = b.and_(
-        b.compare(position, ctx.broadcast_to(gaps, [n]), "EQ"), b.compare(position, ctx.full(0, DType.I64, [n]), "GT")
+        b.compare(position, ctx.broadcast_to(gaps, [n]), "EQ"),
+        b.compare(position, ctx.full(0, DType.I64, [n]), "GT"),
     )
     return b.select(last, ctx.broadcast_to(stop, [n]), values)

@@ -16,7 +16,9 @@ from disc_tf.lowering.shapes import invalid, normal_axis
 def cumulative(ctx: LoweringContext, node: NodeView, x: Value, axis: Value) -> Value:
     """Running sum or product; ``exclusive`` starts from the identity, ``reverse`` runs from the end."""
     at = constant_int(ctx, axis, f"the axis of {node.op}")
-    at = normal_axis(at, x.rank, f"ScanOp: Expected scan axis in the range [{-x.rank}, {x.rank}), but got {at}")
+    at = normal_axis(
+        at, x.rank, f"ScanOp: Expected scan axis in the range [{-x.rank}, {x.rank}), but got {at}"
+    )
     kind = "add" if node.op == "Cumsum" else "mul"
     return ctx.b.scan(x, at, kind, bool(node.attr("reverse", False)), bool(node.attr("exclusive", False)))
 
@@ -33,6 +35,8 @@ def _topk(ctx: LoweringContext, x: Value, k: Dim, index_type: DType) -> list[Val
         raise invalid("input must be >= 1-D, got shape []")
     columns = x.dims[-1]
     ctx.check_dim_cond(k, "GE", 0, message=f"Need k >= 0, got {k}")
-    ctx.check_dim_cond(k, "LE", columns, message=f"input must have at least k columns. Had {columns}, needed {k}")
+    ctx.check_dim_cond(
+        k, "LE", columns, message=f"input must have at least k columns. Had {columns}, needed {k}"
+    )
     values, indices = ctx.b.topk(x, k)
     return [values, ctx.b.convert(indices, index_type)]

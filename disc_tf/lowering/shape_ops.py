@@ -22,7 +22,6 @@ from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, INTS, NUMBERS, lowering
 from disc_tf.lowering.shapes import (
     ReshapePlan,
-    infer_missing,
     invalid,
     normal_axis,
     permutation_of,
@@ -30,7 +29,7 @@ from disc_tf.lowering.shapes import (
 )
 from disc_tf.lowering.symbolic import at_least, is_negative_flag
 
-# ---- reading shapes -----------------------------------------------------------------------------------------------------
+# ---- reading shapes --------------------------------------------------------------------------------------
 
 
 @lowering("Shape")
@@ -58,7 +57,7 @@ def rank(ctx: LoweringContext, _node: NodeView, x: Value) -> Value:
     return ctx.dim(x.rank, DType.I32)
 
 
-# ---- Reshape ------------------------------------------------------------------------------------------------------------
+# ---- Reshape ---------------------------------------------------------------------------------------------
 
 
 @lowering("Reshape", dtypes=ALL)
@@ -113,7 +112,9 @@ def reshape_to(ctx: LoweringContext, x: Value, dims: Sequence[Dim], *, exact: bo
             ctx.env.assume_eq(have, want)
         else:
             ctx.check_dims_eq(
-                have, want, message=f"Input to reshape is a tensor with {have} values, but the requested shape has {want}"
+                have,
+                want,
+                message=f"Input to reshape is a tensor with {have} values, but the requested shape has {want}",
             )
     return ctx.b.reshape(x, dims)
 
@@ -125,7 +126,7 @@ def _bound_product(ctx: LoweringContext, dims: Sequence[Dim]) -> Dim:
     return total
 
 
-# ---- axes of extent 1, Transpose -------------------------------------------------------------------------------------------
+# ---- axes of extent 1, Transpose -------------------------------------------------------------------------
 
 
 @lowering("ExpandDims", dtypes=ALL)
@@ -141,7 +142,10 @@ def squeeze(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     """Drop axes of extent 1: those named, else all."""
     named = node.ints("squeeze_dims") or node.ints("axis")
     if named:
-        axes = {normal_axis(a, x.rank, f"Tried to squeeze dim index {a} for tensor of rank {x.rank}") for a in named}
+        axes = {
+            normal_axis(a, x.rank, f"Tried to squeeze dim index {a} for tensor of rank {x.rank}")
+            for a in named
+        }
         for a in sorted(axes):
             ctx.check_dims_eq(
                 x.dims[a], 1, message=f"Can not squeeze dim[{a}], expected a dimension of 1, got {x.dims[a]}"
@@ -151,7 +155,9 @@ def squeeze(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
         for i, d in enumerate(x.dims):
             known = ctx.env.is_equal(d, 1)
             if known is None:
-                raise Unsupported("RANK", f"Squeeze of all axes: whether dimension {i} ({d}) is 1 is not known")
+                raise Unsupported(
+                    "RANK", f"Squeeze of all axes: whether dimension {i} ({d}) is 1 is not known"
+                )
             if known:
                 axes.add(i)
     return ctx.b.reshape(x, [d for i, d in enumerate(x.dims) if i not in axes])
@@ -172,14 +178,18 @@ def invert_permutation(ctx: LoweringContext, _node: NodeView, x: Value) -> Value
     n = x.dims[0]
     b = ctx.b
     count = b.iota(x.dtype, [n], 0)
-    in_range = b.and_(b.compare(x, ctx.splat(0, x), "GE"), b.compare(x, ctx.broadcast_to(ctx.dim(n, x.dtype), [n]), "LT"))
+    in_range = b.and_(
+        b.compare(x, ctx.splat(0, x), "GE"), b.compare(x, ctx.broadcast_to(ctx.dim(n, x.dtype), [n]), "LT")
+    )
     ctx.check(in_range, message="invert_permutation: an element is not in [0, n)")
     ordered, inverse = b.sort([x, count], 0, "LT")
-    ctx.check(b.compare(ordered, count, "EQ"), message="invert_permutation: an element is duplicated in the input.")
+    ctx.check(
+        b.compare(ordered, count, "EQ"), message="invert_permutation: an element is duplicated in the input."
+    )
     return inverse
 
 
-# ---- making tensors of a shape ------------------------------------------------------------------------------------------
+# ---- making tensors of a shape ---------------------------------------------------------------------------
 
 
 def shape_operand(ctx: LoweringContext, v: Value, what: str) -> list[Dim]:
@@ -239,6 +249,8 @@ def bitcast(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     if not x.rank:
         raise invalid(f"Cannot bitcast a scalar from {x.dtype} to {dtype}")
     ctx.check_dims_eq(
-        x.dims[-1], ratio, message=f"Cannot bitcast from {x.dtype} to {dtype}: the last dimension must be {ratio}"
+        x.dims[-1],
+        ratio,
+        message=f"Cannot bitcast from {x.dtype} to {dtype}: the last dimension must be {ratio}",
     )
     return ctx.b.bitcast_convert(ctx.cast_dims(x, (*x.dims[:-1], Dim.of(ratio))), dtype)

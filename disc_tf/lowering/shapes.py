@@ -29,7 +29,7 @@ def invalid(message: str) -> Unsupported:
     return Unsupported("INVALID", message)
 
 
-# ---- Reshape --------------------------------------------------------------------------------------------------------
+# ---- Reshape ---------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _match(dims: Sequence[Dim], sizes: Sequence[Dim], facts: Facts) -> tuple[lis
     return rest, left, matched
 
 
-# ---- slices ---------------------------------------------------------------------------------------------------------
+# ---- slices ----------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -258,7 +258,7 @@ def strided_slice(
     return StridedPlan(tuple(axes), tuple(layout), tuple(checks))
 
 
-# ---- Range ----------------------------------------------------------------------------------------------------------
+# ---- Range -----------------------------------------------------------------------------------------------
 
 
 def range_size(start: Dim, limit: Dim, delta: int, facts: Facts) -> Dim:
@@ -267,11 +267,13 @@ def range_size(start: Dim, limit: Dim, delta: int, facts: Facts) -> Dim:
         raise invalid("Requires delta != 0: 0")
     span = limit - start if delta > 0 else start - limit
     if at_least(facts, span, 0) is False:
-        raise invalid(f"Requires start {'<=' if delta > 0 else '>='} limit when delta {'>' if delta > 0 else '<'} 0")
+        raise invalid(
+            f"Requires start {'<=' if delta > 0 else '>='} limit when delta {'>' if delta > 0 else '<'} 0"
+        )
     return maximum(facts, ceildiv(span, abs(delta)), 0)
 
 
-# ---- axes -----------------------------------------------------------------------------------------------------------
+# ---- axes ------------------------------------------------------------------------------------------------
 
 
 def normal_axis(axis: int, rank: int, message: str = "") -> int:
@@ -284,7 +286,9 @@ def normal_axis(axis: int, rank: int, message: str = "") -> int:
 def permutation_of(perm: Sequence[int], rank: int) -> tuple[int, ...]:
     """A checked permutation; negative entries count from the end, as in TF."""
     if len(perm) != rank:
-        raise invalid(f"transpose expects a vector of size {rank}. But input(1) is a vector of size {len(perm)}")
+        raise invalid(
+            f"transpose expects a vector of size {rank}. But input(1) is a vector of size {len(perm)}"
+        )
     out = tuple(normal_axis(int(p), rank) for p in perm)
     if len(set(out)) != rank:
         raise invalid(f"{list(perm)} is not a permutation of [0..{rank})")

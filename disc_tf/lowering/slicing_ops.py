@@ -28,7 +28,7 @@ from disc_tf.lowering.registry import ALL, NUMBERS, lowering
 from disc_tf.lowering.shapes import AxisSlice, StridedPlan, invalid, normal_axis, strided_slice
 from disc_tf.lowering.symbolic import is_negative_flag, maximum
 
-# ---- Slice ----------------------------------------------------------------------------------------------------------------
+# ---- Slice -----------------------------------------------------------------------------------------------
 
 
 @lowering("Slice", dtypes=ALL)
@@ -58,11 +58,13 @@ def slice_(ctx: LoweringContext, _node: NodeView, x: Value, begin: Value, size: 
     return ctx.b.slice(x, starts, limits)
 
 
-# ---- StridedSlice -----------------------------------------------------------------------------------------------------------
+# ---- StridedSlice ----------------------------------------------------------------------------------------
 
 
 @lowering("StridedSlice", dtypes=ALL, limits="strides are constant")
-def strided_slice_(ctx: LoweringContext, node: NodeView, x: Value, begin: Value, end: Value, strides: Value) -> Value:
+def strided_slice_(
+    ctx: LoweringContext, node: NodeView, x: Value, begin: Value, end: Value, strides: Value
+) -> Value:
     """TF's StridedSlice with all masks; bounds may be run-time values."""
     masks = masks_of(node)
     if begin.rank != 1 or end.rank != 1:
@@ -75,7 +77,10 @@ def strided_slice_(ctx: LoweringContext, node: NodeView, x: Value, begin: Value,
     for check in plan.checks:
         ctx.check_dim_cond(check.index, "GE", 0, message=check.message)
         ctx.check_dim_cond(check.index, "LT", check.extent, message=check.message)
-    axes = [dataclasses.replace(a, start=bind_run_time(ctx, a.start), length=bind_run_time(ctx, a.length)) for a in plan.axes]
+    axes = [
+        dataclasses.replace(a, start=bind_run_time(ctx, a.start), length=bind_run_time(ctx, a.length))
+        for a in plan.axes
+    ]
     return apply_plan(ctx, x, dataclasses.replace(plan, axes=tuple(axes)))
 
 
@@ -100,16 +105,22 @@ def slice_axes(ctx: LoweringContext, x: Value, axes: Sequence[AxisSlice]) -> Val
     """All axes sliced at once; ``x`` itself if nothing is cut."""
     if all(a.start == 0 and a.stride == 1 and a.length == d for a, d in zip(axes, x.dims, strict=True)):
         return x
-    return ctx.b.slice(x, [a.start for a in axes], [a.start + a.length for a in axes], [a.stride for a in axes])
+    return ctx.b.slice(
+        x, [a.start for a in axes], [a.start + a.length for a in axes], [a.stride for a in axes]
+    )
 
 
-# ---- padding ------------------------------------------------------------------------------------------------------------------
+# ---- padding ---------------------------------------------------------------------------------------------
 
 
 def _paddings(ctx: LoweringContext, paddings: Value, rank: int) -> list[tuple[Dim, Dim]]:
     """The ``[rank, 2]`` operand as pairs of dims, checked to be non-negative."""
-    if paddings.rank != 2 or any(ctx.env.is_equal(d, n) is not True for d, n in zip(paddings.dims, (rank, 2), strict=True)):
-        raise invalid(f"The first dimension of paddings must be the rank of inputs ({rank}), the second 2: {paddings.type}")
+    if paddings.rank != 2 or any(
+        ctx.env.is_equal(d, n) is not True for d, n in zip(paddings.dims, (rank, 2), strict=True)
+    ):
+        raise invalid(
+            f"The first dimension of paddings must be the rank of inputs ({rank}), the second 2: {paddings.type}"
+        )
     content = content_of(ctx, paddings)
     if content is not None:
         flat = content.reshape(-1).tolist()
@@ -121,7 +132,9 @@ def _paddings(ctx: LoweringContext, paddings: Value, rank: int) -> list[tuple[Di
 
 
 @lowering("Pad", "PadV2", dtypes=ALL)
-def pad(ctx: LoweringContext, _node: NodeView, x: Value, paddings: Value, value: Value | None = None) -> Value:
+def pad(
+    ctx: LoweringContext, _node: NodeView, x: Value, paddings: Value, value: Value | None = None
+) -> Value:
     """Pad with zero, or with a scalar."""
     pairs = _paddings(ctx, paddings, x.rank)
     if value is None:
@@ -143,7 +156,9 @@ def mirror_pad(ctx: LoweringContext, node: NodeView, x: Value, paddings: Value) 
     pairs = _paddings(ctx, paddings, x.rank)
     for extent, pair in zip(x.dims, pairs, strict=True):
         for p in pair:
-            message = f"paddings must be {'less' if skip else 'no greater'} than the dimension size: {p}, {extent}"
+            message = (
+                f"paddings must be {'less' if skip else 'no greater'} than the dimension size: {p}, {extent}"
+            )
             ctx.check_dim_cond(p, "LT" if skip else "LE", extent, message=message)
     for axis, (low, high) in enumerate(pairs):
         extent = x.dims[axis]
@@ -156,13 +171,16 @@ def mirror_pad(ctx: LoweringContext, node: NodeView, x: Value, paddings: Value) 
     return x
 
 
-# ---- reversing, rolling ---------------------------------------------------------------------------------------------------------
+# ---- reversing, rolling ----------------------------------------------------------------------------------
 
 
 @lowering("ReverseV2", dtypes=ALL, limits="the axes are constant")
 def reverse_v2(ctx: LoweringContext, _node: NodeView, x: Value, axes: Value) -> Value:
     """Flip the named axes."""
-    named = [normal_axis(a, x.rank, f"axis {a} out of range") for a in constant_ints(ctx, axes, "the axes of ReverseV2")]
+    named = [
+        normal_axis(a, x.rank, f"axis {a} out of range")
+        for a in constant_ints(ctx, axes, "the axes of ReverseV2")
+    ]
     if len(set(named)) != len(named):
         raise invalid("axis specified more than once")
     return ctx.b.reverse(x, sorted(named))
@@ -186,7 +204,10 @@ def roll(ctx: LoweringContext, _node: NodeView, x: Value, shift: Value, axis: Va
     """Rotate along axes; shifts of an axis named twice add up."""
     if not x.rank:
         raise invalid("input must be 1-D or higher")
-    axes = [normal_axis(a, x.rank, f"axis {a} is out of range") for a in constant_ints(ctx, axis, "the axis of Roll")]
+    axes = [
+        normal_axis(a, x.rank, f"axis {a} is out of range")
+        for a in constant_ints(ctx, axis, "the axis of Roll")
+    ]
     shifts = element_dims(ctx, shift, "shift of Roll") if shift.rank else [signed_dim(ctx, shift)]
     if len(shifts) != len(axes):
         raise invalid("shift and axis must have the same size")
@@ -203,7 +224,7 @@ def roll(ctx: LoweringContext, _node: NodeView, x: Value, shift: Value, axis: Va
     return x
 
 
-# ---- blocks of space and depth -----------------------------------------------------------------------------------------------------
+# ---- blocks of space and depth ---------------------------------------------------------------------------
 
 
 def _blocks(ctx: LoweringContext, node: NodeView, x: Value) -> int:
@@ -240,4 +261,3 @@ def depth_to_space(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     x = ctx.b.reshape(x, [n, h, w, s, s, depth])
     x = ctx.b.transpose(x, [0, 1, 3, 2, 4, 5])
     return ctx.b.reshape(x, [n, h * s, w * s, depth])
-

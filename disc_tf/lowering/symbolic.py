@@ -11,6 +11,7 @@ is not modelled (an element that would wrap gives the mathematical value instead
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -27,7 +28,7 @@ class Facts(Protocol):
 
     def is_equal(self, a: DimLike, b: DimLike) -> bool | None: ...
 
-    def is_nonneg(self, d: DimLike) -> bool | None: ...
+    def is_nonneg(self, dim: DimLike) -> bool | None: ...
 
 
 def as_content(values: Iterable[DimLike], shape: Sequence[int]) -> np.ndarray:
@@ -59,7 +60,7 @@ def to_constant(content: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
     return unsigned.view(dtype).reshape(content.shape)
 
 
-# ---- deciding ------------------------------------------------------------------------------------------------------
+# ---- deciding --------------------------------------------------------------------------------------------
 
 
 def at_least(facts: Facts, a: DimLike, b: DimLike) -> bool | None:
@@ -100,7 +101,7 @@ def is_negative_flag(facts: Facts, x: DimLike) -> Dim:
     return dmin(1, dmax(0, -x))
 
 
-# ---- arithmetic -----------------------------------------------------------------------------------------------------
+# ---- arithmetic ------------------------------------------------------------------------------------------
 
 _Scalar2 = Callable[[Facts, Dim, Dim], "Dim | None"]
 
@@ -155,7 +156,9 @@ _UNARY: dict[str, Callable[[Facts, Dim], Dim | None]] = {
     "Neg": lambda _f, a: -a,
     "Square": lambda _f, a: a * a,
     "Abs": lambda f, a: maximum(f, a, -a),
-    "Sign": lambda f, a: Dim.of(1) if is_positive(f, a) else (Dim.of(int(np.sign(int(a)))) if a.is_static else None),
+    "Sign": lambda f, a: (
+        Dim.of(1) if is_positive(f, a) else (Dim.of(int(np.sign(int(a)))) if a.is_static else None)
+    ),
     "Relu": lambda f, a: maximum(f, a, 0),
 }
 
@@ -247,10 +250,11 @@ def reduce(op: str, a: np.ndarray, axes: Sequence[int], keep_dims: bool, facts: 
     neutral, scalar = _REDUCE[op]
     axes = sorted({ax % a.ndim for ax in axes}) if a.ndim else []
     kept = [i for i in range(a.ndim) if i not in axes]
-    moved = np.transpose(a, [*kept, *axes])
-    rows = moved.reshape([a.shape[i] for i in kept] + [int(np.prod([a.shape[i] for i in axes], dtype=np.int64))])
+    width = math.prod(a.shape[i] for i in axes)
+    count = math.prod(a.shape[i] for i in kept)
+    rows = np.transpose(a, [*kept, *axes]).reshape(count, width).tolist()
     items: list[Dim] = []
-    for row in rows.reshape(-1, rows.shape[-1]).tolist() if rows.size else [[]] * int(np.prod(rows.shape[:-1])):
+    for row in rows:
         if not row and neutral is None:
             return None
         total = Dim.of(neutral) if neutral is not None else row[0]
@@ -263,11 +267,15 @@ def reduce(op: str, a: np.ndarray, axes: Sequence[int], keep_dims: bool, facts: 
                 return None
             total = value
         items.append(total)
-    shape = [1 if i in axes else n for i, n in enumerate(a.shape)] if keep_dims else [a.shape[i] for i in kept]
+    shape = (
+        [1 if i in axes else n for i, n in enumerate(a.shape)] if keep_dims else [a.shape[i] for i in kept]
+    )
     return as_content(items, shape)
 
 
-def cumulative(op: str, a: np.ndarray, axis: int, exclusive: bool, reverse: bool, facts: Facts) -> np.ndarray | None:
+def cumulative(
+    op: str, a: np.ndarray, axis: int, exclusive: bool, reverse: bool, facts: Facts
+) -> np.ndarray | None:
     """The content of `Cumsum` / `Cumprod` along `axis`."""
     neutral, scalar = {"Cumsum": _REDUCE["Sum"], "Cumprod": _REDUCE["Prod"]}[op]
     lines = np.moveaxis(a, axis, -1)

@@ -77,7 +77,9 @@ def movement(tf, x, y):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("build", [dense_dims, attention_dims, arithmetic, movement], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "build", [dense_dims, attention_dims, arithmetic, movement], ids=lambda f: f.__name__
+)
 def test_contents_are_tf_results(build):
     tf = tensorflow()
     with tf.Graph().as_default() as graph:
@@ -105,7 +107,9 @@ def test_contents_are_tf_results(build):
             expected = session.run(outputs, {x: np.zeros((b, s, 8)), y: np.zeros((m, k))})
             at = {"b": b, "s": s, "m": m, "k": k}
             for out, content, e in zip(outputs, contents, expected, strict=True):
-                got = np.array([d.evaluate(at) if content.dtype == object else d for d in content.reshape(-1)])
+                got = np.array(
+                    [d.evaluate(at) if content.dtype == object else d for d in content.reshape(-1)]
+                )
                 np.testing.assert_array_equal(got.reshape(content.shape), e, err_msg=f"{out.op.type} at {at}")
 
 

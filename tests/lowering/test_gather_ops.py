@@ -29,7 +29,9 @@ def test_every_dtype(dtype):
     check_op("Gather", params=x, indices=i32(3, 0))
     check_op("GatherNd", params=x, indices=np.array([[3, 1], [0, 0]], np.int32), known_dims=["indices"])
     rows = np.array([[3], [0], [3]], np.int32)
-    check_op("TensorScatterUpdate", tensor=x, indices=rows, updates=array((3, 3), dtype, 1), known_dims=["indices"])
+    check_op(
+        "TensorScatterUpdate", tensor=x, indices=rows, updates=array((3, 3), dtype, 1), known_dims=["indices"]
+    )
     flat = x.reshape(-1)
     check_op(
         "OneHot", indices=i32(0, 2, -1, 5), depth=scalar(3), on_value=flat[0].reshape(()), off_value=flat[1].reshape(()),
@@ -38,7 +40,14 @@ def test_every_dtype(dtype):
     if dtype.is_bool:
         return
     for op in ("TensorScatterAdd", "TensorScatterSub"):
-        check_op(op, tensor=x, indices=rows[:2], updates=array((2, 3), dtype, 1), known_dims=["indices"], tol=Tolerance(ulps=1))
+        check_op(
+            op,
+            tensor=x,
+            indices=rows[:2],
+            updates=array((2, 3), dtype, 1),
+            known_dims=["indices"],
+            tol=Tolerance(ulps=1),
+        )
     check_op("TopKV2", input=x, k=scalar(2), const=["k"])
 
 
@@ -64,7 +73,9 @@ def test_gather(shape, indices, axis, index):
 )  # fmt: skip
 def test_gather_with_batch(shape, indices_shape, axis, batch):
     i = array(indices_shape, DType.I32, low=0, high=1)
-    check_op("GatherV2", params=array(shape, F32), indices=i, axis=scalar(axis), batch_dims=batch, const=["axis"])
+    check_op(
+        "GatherV2", params=array(shape, F32), indices=i, axis=scalar(axis), batch_dims=batch, const=["axis"]
+    )
 
 
 @pytest.mark.parametrize("index", INDEX_TYPES)
@@ -96,7 +107,11 @@ SCATTERS = [
 @pytest.mark.parametrize("op", ["Update", "Add", "Sub", "Max", "Min"])
 @pytest.mark.parametrize(("shape", "indices", "updates"), SCATTERS, ids=str)
 def test_tensor_scatter(op, shape, indices, updates):
-    args = {"tensor": array(shape, F32), "indices": np.array(indices, np.int32), "updates": array(updates, F32, 1)}
+    args = {
+        "tensor": array(shape, F32),
+        "indices": np.array(indices, np.int32),
+        "updates": array(updates, F32, 1),
+    }
     check_op(f"TensorScatter{op}", **args, known_dims=["indices"], tol=Tolerance(ulps=1))
 
 

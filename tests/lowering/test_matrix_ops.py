@@ -27,7 +27,9 @@ def test_every_dtype(dtype):
 
 
 @pytest.mark.parametrize("shape", MATRICES, ids=str)
-@pytest.mark.parametrize(("lower", "upper"), [(0, 0), (-1, 0), (0, -1), (1, 1), (-1, -1), (2, 0), (-3, 1), (9, 0)])
+@pytest.mark.parametrize(
+    ("lower", "upper"), [(0, 0), (-1, 0), (0, -1), (1, 1), (-1, -1), (2, 0), (-3, 1), (9, 0)]
+)
 def test_band_part(shape, lower, upper):
     for dtype in (np.int32, np.int64):
         args = {"num_lower": np.array(lower, dtype), "num_upper": np.array(upper, dtype)}

@@ -72,7 +72,8 @@ def test_expand_dims(shape, axis):
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes"), [((1, 3, 1), [0]), ((1, 3, 1), [0, 2]), ((1, 3, 1), [-1]), ((2, 3), [0]), ((1, 0), [0])]
+    ("shape", "axes"),
+    [((1, 3, 1), [0]), ((1, 3, 1), [0, 2]), ((1, 3, 1), [-1]), ((2, 3), [0]), ((1, 0), [0])],
 )
 def test_squeeze_named(shape, axes):
     check_op("Squeeze", input=array(shape, DType.F32), axis=axes)
@@ -105,17 +106,22 @@ def test_broadcast_to(shape, target):
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [((2, 3), (3,)), ((1, 3), (2, 1)), ((), (4,)), ((0, 1), (1, 5)), ((2,), (3,)), ((2, 3), (2, 3))]
+    ("a", "b"),
+    [((2, 3), (3,)), ((1, 3), (2, 1)), ((), (4,)), ((0, 1), (1, 5)), ((2,), (3,)), ((2, 3), (2, 3))],
 )
 def test_broadcast_args(a, b):
     for const in ([], ["s0", "s1"], ["s0"]):
-        check_op("BroadcastArgs", s0=np.array(a, I32), s1=np.array(b, I32), const=const, known_dims=["s0", "s1"])
+        check_op(
+            "BroadcastArgs", s0=np.array(a, I32), s1=np.array(b, I32), const=const, known_dims=["s0", "s1"]
+        )
 
 
 @pytest.mark.parametrize("dims", [(), (0,), (1, 4), (2, 3, 0), (-1, 2)])
 @pytest.mark.parametrize("const", [["dims"], []])
 def test_fill(dims, const):
-    check_op("Fill", dims=np.array(dims, I32), value=np.float32(2.5).reshape(()), const=const, known_dims=["dims"])
+    check_op(
+        "Fill", dims=np.array(dims, I32), value=np.float32(2.5).reshape(()), const=const, known_dims=["dims"]
+    )
 
 
 @pytest.mark.parametrize("values", [[], [0], [1, 0], [2, 0, 3, 1], [0, 0], [0, 2], [-1, 0]])
@@ -127,7 +133,18 @@ def test_invert_permutation(values, const):
 
 @pytest.mark.parametrize(
     ("start", "limit", "delta"),
-    [(0, 5, 1), (0, 5, 2), (3, 3, 1), (5, 0, -1), (5, 0, -2), (2, -7, -3), (0, 0, -1), (5, 0, 1), (0, 5, -1), (0, 5, 0)],
+    [
+        (0, 5, 1),
+        (0, 5, 2),
+        (3, 3, 1),
+        (5, 0, -1),
+        (5, 0, -2),
+        (2, -7, -3),
+        (0, 0, -1),
+        (5, 0, 1),
+        (0, 5, -1),
+        (0, 5, 0),
+    ],
 )
 @pytest.mark.parametrize("dtype", [DType.I32, DType.I64, DType.F32, DType.F64], ids=str)
 def test_range(start, limit, delta, dtype):
@@ -137,9 +154,15 @@ def test_range(start, limit, delta, dtype):
         check_op("Range", **args, const=const)
 
 
-@pytest.mark.parametrize(("start", "limit", "delta"), [(0.1, 1, 0.1), (-1.5, 3.3, 0.7), (1, 0, -0.3), (0, np.inf, 0.5), (np.nan, 1, 1)])
+@pytest.mark.parametrize(
+    ("start", "limit", "delta"),
+    [(0.1, 1, 0.1), (-1.5, 3.3, 0.7), (1, 0, -0.3), (0, np.inf, 0.5), (np.nan, 1, 1)],
+)
 def test_range_of_floats(start, limit, delta):
-    args = {k: np.float32(v).reshape(()) for k, v in zip(("start", "limit", "delta"), (start, limit, delta), strict=True)}
+    args = {
+        k: np.float32(v).reshape(())
+        for k, v in zip(("start", "limit", "delta"), (start, limit, delta), strict=True)
+    }
     check_op("Range", **args, const=["delta"])
 
 
@@ -148,7 +171,11 @@ def test_range_of_floats(start, limit, delta):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_lin_space(num, const, dtype):
     check_op(
-        "LinSpace", start=np.array(-1.3, dtype), stop=np.array(4.1, dtype), num=np.array(num, I32), const=const
+        "LinSpace",
+        start=np.array(-1.3, dtype),
+        stop=np.array(4.1, dtype),
+        num=np.array(num, I32),
+        const=const,
     )
 
 

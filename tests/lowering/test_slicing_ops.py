@@ -26,17 +26,36 @@ def test_every_dtype(dtype):
     check_op("Unpack", value=x, num=3, axis=1)
     check_op("ConcatV2", values=[x, x[:1]], axis=scalar(0), const=["axis"])
     check_op("Split", axis=scalar(1), value=x, num_split=3, const=["axis"])
-    check_op("SplitV", value=x, size_splits=i32(1, -1), axis=scalar(1), num_split=2, const=["axis", "size_splits"])
+    check_op(
+        "SplitV", value=x, size_splits=i32(1, -1), axis=scalar(1), num_split=2, const=["axis", "size_splits"]
+    )
     if dtype is not DType.U16:  # TF has no such kernel
         check_op("Tile", input=x, multiples=i32(2, 3), const=["multiples"])
     check_op("Slice", input=x, begin=i32(0, 1), size=i32(-1, 2), const=["begin", "size"])
     check_op("Pad", input=x, paddings=np.array([[1, 0], [0, 2]], np.int32), const=["paddings"])
-    check_op("PadV2", input=x, paddings=np.array([[1, 0], [0, 2]], np.int32), constant_values=one, const=["paddings"])
-    check_op("MirrorPad", input=x, paddings=np.array([[1, 0], [2, 1]], np.int32), mode="REFLECT", const=["paddings"])
+    check_op(
+        "PadV2",
+        input=x,
+        paddings=np.array([[1, 0], [0, 2]], np.int32),
+        constant_values=one,
+        const=["paddings"],
+    )
+    check_op(
+        "MirrorPad",
+        input=x,
+        paddings=np.array([[1, 0], [2, 1]], np.int32),
+        mode="REFLECT",
+        const=["paddings"],
+    )
     check_op("ReverseV2", tensor=x, axis=i32(1), const=["axis"])
     check_op("Roll", input=x, shift=i32(1), axis=i32(1), const=["shift", "axis"])
     check_op(
-        "StridedSlice", input=x, begin=i32(0, 2), end=i32(2, 0), strides=i32(1, -1), const=["begin", "end", "strides"]
+        "StridedSlice",
+        input=x,
+        begin=i32(0, 2),
+        end=i32(2, 0),
+        strides=i32(1, -1),
+        const=["begin", "end", "strides"],
     )
 
 
@@ -52,7 +71,11 @@ def test_pack_unpack(shape):
     check_op("Pack", values=[xs[0], array((*shape[:-1], 4) if shape else (1,), F32)], axis=0)
 
 
-@pytest.mark.parametrize("shapes", [[(2, 3), (4, 3)], [(0, 3), (2, 3)], [(2, 3), (2, 3), (1, 3)], [(2, 3), (2, 4)], [(2,), (2, 1)]], ids=str)
+@pytest.mark.parametrize(
+    "shapes",
+    [[(2, 3), (4, 3)], [(0, 3), (2, 3)], [(2, 3), (2, 3), (1, 3)], [(2, 3), (2, 4)], [(2,), (2, 1)]],
+    ids=str,
+)
 @pytest.mark.parametrize("axis", [0, -2, 1, 2])
 def test_concat(shapes, axis):
     xs = [array(s, F32, i) for i, s in enumerate(shapes)]
@@ -68,7 +91,9 @@ def test_split(shape, axis, ways):
 
 
 @pytest.mark.parametrize(
-    "sizes", [(2, 4), (2, -1), (-1, 6), (0, 6), (6, -1), (7, -1), (2, 3), (-1, -1), (-2, 8), (1, 2, 3), (-1, 2, 1)], ids=str
+    "sizes",
+    [(2, 4), (2, -1), (-1, 6), (0, 6), (6, -1), (7, -1), (2, 3), (-1, -1), (-2, 8), (1, 2, 3), (-1, 2, 1)],
+    ids=str,
 )
 def test_split_v(sizes):
     for dtype in (np.int32, np.int64):
@@ -179,7 +204,9 @@ def test_pad(shape, paddings):
         p = np.array(paddings, dtype).reshape(-1, 2)
         for const in (["paddings"], []):
             check_op("Pad", input=x, paddings=p, const=const, known_dims=["paddings"])
-            check_op("PadV2", input=x, paddings=p, constant_values=value, const=const, known_dims=["paddings"])
+            check_op(
+                "PadV2", input=x, paddings=p, constant_values=value, const=const, known_dims=["paddings"]
+            )
 
 
 @pytest.mark.parametrize("mode", ["REFLECT", "SYMMETRIC"])
@@ -203,7 +230,7 @@ def test_reverse(axes, shape):
     if 0 in shape and (2 in axes or len({a % 2 for a in axes}) < len(axes)):
         return  # TF does not look at the axes of an empty tensor; the rule leaves such a node to TF
     check_op("ReverseV2", tensor=x, axis=np.array(axes, np.int32), const=["axis"])
-    if max(axes, default=0) < 2 and len(set(a % 2 for a in axes)) == len(axes):
+    if max(axes, default=0) < 2 and len({a % 2 for a in axes}) == len(axes):
         check_op("Reverse", tensor=x, dims=np.isin(np.arange(2), [a % 2 for a in axes]), const=["dims"])
 
 
@@ -213,7 +240,12 @@ def test_reverse(axes, shape):
 def test_roll(shape, shift, const):
     check_op("Roll", input=array(shape, F32), shift=scalar(shift), axis=scalar(0), const=const)
     check_op(
-        "Roll", input=array(shape, F32), shift=i32(shift, 1), axis=i32(0, -1), const=const, known_dims=["shift"]
+        "Roll",
+        input=array(shape, F32),
+        shift=i32(shift, 1),
+        axis=i32(0, -1),
+        const=const,
+        known_dims=["shift"],
     )
 
 
