@@ -95,7 +95,9 @@ class ShapeEnv:
             high is not None and old_low is not None and high < old_low
         ):
             return False
-        if dim.is_static:
+        implied_low = low is None or (old_low is not None and old_low >= low)
+        implied_high = high is None or (old_high is not None and old_high <= high)
+        if dim.is_static or (implied_low and implied_high):
             return True
         key, scale, offset = _normal(dim)
         if low is not None:
