@@ -145,7 +145,7 @@ class LoweringContext:
         """``dims`` as a tensor of ``like``'s rank (0 or 1) and dtype."""
         return self.dim(dims[0], like.dtype) if like.rank == 0 else self.from_dims(dims, like.dtype)
 
-    def fresh_dim(self, scalar: Value, hint: str = "") -> Dim:
+    def fresh_dim(self, scalar: Value) -> Dim:
         """The value of an integer scalar as a dim: its symbolic content if known, else a fresh symbol bound to it.
 
         The caller checks first that the scalar is not negative; the environment then assumes it.
@@ -242,10 +242,12 @@ class LoweringContext:
     def bcast_dim(self, a: DimLike, b: DimLike, message: str = "") -> Dim:
         """The broadcast extent of two dims, with a check where equality cannot be decided."""
         a, b = Dim.of(a), Dim.of(b)
-        if self.env.is_equal(a, b) is True or b == 1:
+        if b == 1 or a == b:
             return a
         if a == 1:
             return b
+        if self.env.is_equal(a, b) is True:
+            return a
         text = message or f"Incompatible shapes: dimensions {a} and {b}"
         one_a, one_b = self.env.is_equal(a, 1), self.env.is_equal(b, 1)
         if one_a is False and one_b is False and self.env.is_equal(a, b) is False:

@@ -96,3 +96,22 @@ def rule_for(op: str) -> Rule:
     if found is None:
         raise Unsupported("OP", f"{op} has no lowering rule")
     return found
+
+
+def support_table() -> str:
+    """Markdown table of all rules: op, family, element types, operands needed at compile time, limits."""
+    from disc_tf.lowering import all_rules
+
+    all_rules()
+    rows = ["| TF op | family | types | known at compile time | limits |", "| --- | --- | --- | --- | --- |"]
+    for op in sorted(RULES, key=lambda name: (name.startswith("_"), name)):
+        rule = RULES[op]
+        types = "; ".join(f"{attr}: {_types_text(taken)}" for attr, taken in rule.dtypes.items())
+        operands = ", ".join(f"operand {p}" for p in rule.constants)
+        rows.append(f"| `{op}` | {rule.family} | {types} | {operands} | {rule.limits} |")
+    return "\n".join(rows) + "\n"
+
+
+def _types_text(taken: frozenset[DType]) -> str:
+    names = {ALL: "all", NUMBERS: "numbers", FLOATS: "floats", INTS: "integers", SIGNED_INTS: "signed integers", BOOLS: "bool"}
+    return names.get(taken) or " ".join(d.ir_name for d in DType if d in taken)

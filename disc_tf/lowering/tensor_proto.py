@@ -41,8 +41,8 @@ def tensor_to_numpy(proto: Any) -> np.ndarray:
     count = math.prod(shape)
     if count > _MAX_ELEMENTS:
         raise Unsupported("INVALID", f"constant of shape {list(shape)} is too large")
-    if proto.tensor_content:
-        data = proto.tensor_content
+    data = proto.tensor_content  # read once: each access copies
+    if data:
         if len(data) != count * dtype.bytes:
             raise Unsupported("INVALID", f"constant has {len(data)} bytes for shape {list(shape)} of {dtype}")
         return np.frombuffer(data, dtype.np, count).reshape(shape)

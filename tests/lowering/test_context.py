@@ -226,3 +226,11 @@ def test_nothing_undecided_gives_one_body() -> None:
 
     bodies = lower_bodies(lower)
     assert bodies.general is None and not bodies.facts
+
+
+def test_support_table_lists_every_rule() -> None:
+    from disc_tf.lowering.registry import RULES, support_table
+
+    table = support_table()
+    assert all(f"| `{op}` |" in table for op in RULES)
+    assert "| `Sum` | reductions | T: numbers | operand 1 |" in table
