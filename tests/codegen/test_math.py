@@ -267,3 +267,62 @@ def test_remainder_far_apart(target):
         got = run(target, "remainder", x, y)
         normal = np.abs(want) >= np.finfo(dtype).tiny
         np.testing.assert_array_equal(got[normal], want[normal])
+
+
+# -- under flush-to-zero, as TensorFlow and the runtime run kernels -----------------------------------------------
+
+
+def set_mxcsr(target):
+    """A function that sets the SSE control register of the calling thread."""
+    if "mxcsr" not in _LIBS:
+        text = ("declare void @llvm.x86.sse.ldmxcsr(ptr)\n"
+                "define void @set_mxcsr(i32 %v) nounwind {\n  %p = alloca i32\n  store i32 %v, ptr %p\n"
+                "  call void @llvm.x86.sse.ldmxcsr(ptr %p)\n  ret void\n}\n")
+        path = f"/tmp/disc_mxcsr_{os.getpid()}.so"
+        with open(path, "wb") as f:
+            f.write(compile_image(text, target, ["set_mxcsr"]))
+        _LIBS["mxcsr"] = ctypes.CDLL(path)
+        os.unlink(path)
+    return _LIBS["mxcsr"].set_mxcsr
+
+
+def run_flushed(target, *args):
+    control = set_mxcsr(target)
+    kernels(target)
+    control(0x9FC0)  # exceptions masked, FTZ and DAZ on, round to nearest
+    try:
+        return run(target, *args)
+    finally:
+        control(0x1F80)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_values_flushed(name, dtype):
+    tiny = float(np.finfo(dtype).smallest_subnormal) * 3
+    x = np.array([a for a, _ in SPECIAL[name]] + [tiny], dtype)
+    at_zero = {"log": -INF, "rsqrt": INF, "lgamma": INF, "digamma": -INF, "acosh": NAN, "exp": 1, "logistic": 0.5, "cosh": 1,
+               "cos": 1, "erfc": 1, "acos": math.pi / 2}
+    want = np.array([w for _, w in SPECIAL[name]] + [at_zero.get(name, 0.0)], dtype)
+    for target in TARGETS:
+        got = run_flushed(target, name, x)
+        np.testing.assert_allclose(got, want, rtol=max(4 * np.finfo(dtype).eps, 1e-14 * (name in ("lgamma", "digamma"))),
+                                   atol=tiny)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", [*CASES, "power", "remainder", "atan2"])
+def test_flushing_changes_normal_results_only_at_the_edge(name, dtype):
+    """Where argument and result are normal, FTZ and DAZ cost at most a few ULP."""
+    x = np.abs(sweep(dtype, np.finfo(dtype).tiny * 2, 1e30, 2000))
+    x = np.concatenate([x, np.random.default_rng(0).uniform(0, 4, 2000).astype(dtype)])
+    if name in ("asin", "acos", "atanh"):
+        x = np.minimum(x, dtype(0.999))
+    y = np.random.default_rng(1).permutation(x)
+    for target in TARGETS:
+        plain, flushed = run(target, name, x, y), run_flushed(target, name, x, y)
+        np.testing.assert_array_equal(np.isnan(flushed), np.isnan(plain))
+        plain, flushed = np.nan_to_num(plain, posinf=INF), np.nan_to_num(flushed, posinf=INF)
+        normal = np.abs(plain) >= np.finfo(dtype).tiny * 4
+        np.testing.assert_allclose(flushed[normal], plain[normal], rtol=4 * np.finfo(dtype).eps, atol=0)
+        assert np.all(np.abs(flushed[~normal]) <= np.finfo(dtype).tiny * 4)
