@@ -138,7 +138,10 @@ def _loops(grouping: Grouping) -> None:
         for v in op.operands:
             for p in grouping.sources(v):
                 other = grouping.group_of.get(p)
-                if other is not None and other is not group and other.kind == "loop" and _may_inline(grouping, p, op):
+                if other is None or other is group or other.kind != "loop" or not _may_inline(grouping, p, op):
+                    continue
+                same = access.same_count(other.attrs["space"], group.attrs["space"])
+                if same or _wholly_inside(grouping, other, group.ops):
                     _merge_groups(grouping, group, other)
     _join_siblings(grouping)
 
@@ -147,8 +150,11 @@ def _join_producers(grouping: Grouping, op: Op) -> Group | None:
     for v in op.operands:
         for p in sorted(grouping.sources(v), key=grouping.index.__getitem__, reverse=True):
             group = grouping.group_of.get(p)
-            if group is not None and group.kind == "loop" and _may_inline(grouping, p, op) and grouping.merge(group, op):
-                if group.attrs["space"] != op.result.dims and not grouping.access.same_count(group.attrs["space"], op.result.dims):
+            if group is None or group.kind != "loop" or not _may_inline(grouping, p, op):
+                continue
+            same = grouping.access.same_count(group.attrs["space"], op.result.dims)
+            if (same or _wholly_inside(grouping, group, {op})) and grouping.merge(group, op):
+                if not same:
                     group.attrs["space"] = op.result.dims
                 return group
     return None
@@ -176,6 +182,12 @@ def _may_inline(grouping: Grouping, producer: Op, consumer: Op) -> bool:
     if consumer.name in ("concatenate", "pad", "dynamic_slice"):
         return access.same_count(group.attrs["space"], producer.result.dims)
     return all(o.name not in EXPENSIVE for o in group.ops) and is_pointwise(consumer)
+
+
+def _wholly_inside(grouping: Grouping, group: Group, ops: set[Op]) -> bool:
+    """Whether nobody but ``ops`` reads what the group makes: a loop stores only values of its own element count."""
+    inside = group.ops | ops
+    return not any(grouping.needed(o, inside) for o in group.ops)
 
 
 def _merge_groups(grouping: Grouping, a: Group, b: Group) -> bool:
@@ -229,7 +241,10 @@ def _schedule(grouping: Grouping) -> list[Fusion]:
     while ready:
         *_, c = heapq.heappop(ready)
         fusion = _finish(grouping, group_at[c])
-        if fusion.kind == "host" and fusions and fusions[-1].kind == "host":
+        dead = not fusion.outputs and fusion.kind not in ("host", "library")
+        if dead:
+            pass  # nobody reads it: the function was not cleaned up by dce
+        elif fusion.kind == "host" and fusions and fusions[-1].kind == "host":
             _join_host(fusions[-1], fusion)
         else:
             fusions.append(fusion)

@@ -101,6 +101,8 @@ class PlanRunner:
         self._region_or_reference(fusion)
 
     def _loop(self, fusion: Fusion) -> None:
+        counts = {int(np.prod(self.shape(v), dtype=np.int64)) for v in fusion.outputs}
+        assert len(counts) == 1, f"{fusion.name} stores {counts} elements"
         self._region_or_reference(fusion)
 
     def _region_or_reference(self, fusion: Fusion) -> None:

@@ -23,11 +23,11 @@ class Random:
         self.b = Builder(self.fn.body, self.fn.env)
         self.dtype = dtype
         self.values: list[Value] = []
+        for i in range(2):  # constants come first among a cluster's arguments
+            self.values.append(self.arg(f"w{i}", ((4,), (4, 4), (3, 4))[self.rng.integers(3)], "const"))
         for i in range(4):
             dims = BASE[self.rng.integers(1, len(BASE))]
             self.values.append(self.arg(f"x{i}", dims, "device"))
-        for i in range(2):
-            self.values.append(self.arg(f"w{i}", ((4,), (4, 4), (3, 4))[self.rng.integers(3)], "const"))
         for _ in range(ops):
             v = self.step()
             if v is not None and v.rank <= 5:
