@@ -9,14 +9,14 @@ from disc_tf.ir.dims import Dim, parse_dim
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.shapes import Masks, range_size, reshape_dims, strided_slice
-
-tf = pytest.importorskip("tensorflow")
+from disc_tf.testing.tf_case import tensorflow
 
 SMALL = range(4)
 
 
 def tf_shape(op, **arguments):
     """The shape that TF computes, or None where it raises InvalidArgument."""
+    tf = tensorflow()
     try:
         return tuple(getattr(tf.raw_ops, op)(**arguments).shape)
     except tf.errors.InvalidArgumentError:
