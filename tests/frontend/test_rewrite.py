@@ -12,7 +12,15 @@ from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import inline_calls, read_body
 from disc_tf.frontend.graph import Graph, resolve_outputs
 from disc_tf.frontend.importer import import_cluster
-from disc_tf.frontend.rewrite import LAUNCH_OP, ORIGINAL_PREFIX, Launch, find_recipe, put_back, restore, rewrite
+from disc_tf.frontend.rewrite import (
+    LAUNCH_OP,
+    ORIGINAL_PREFIX,
+    Launch,
+    find_recipe,
+    put_back,
+    restore,
+    rewrite,
+)
 from disc_tf.frontend.tfproto import graph_from_bytes, serialized
 from tests.frontend.graphs import F32, I32, G, body_node, cluster, launches, model
 
@@ -146,8 +154,8 @@ def test_original_functions_are_valid_and_have_the_launch_signature():
         assert f.signature.name.startswith(ORIGINAL_PREFIX)
         body = read_body(f, {})
         assert {n.name for n in body.nodes} >= set(node.attr["nodes"].s.decode().split("\n"))
-        lists = [list(node.attr[k].list.type) for k in ("Tconst", "Thost", "Targs")]
-        assert [a.type for a in f.signature.input_arg] == sum(lists, [])
+        taken = [t for k in ("Tconst", "Thost", "Targs") for t in node.attr[k].list.type]
+        assert [a.type for a in f.signature.input_arg] == taken
         assert [a.type for a in f.signature.output_arg] == [
             t for k in ("Thostout", "Tout") for t in node.attr[k].list.type
         ]
