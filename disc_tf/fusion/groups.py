@@ -80,8 +80,14 @@ class Grouping:
 
     def consumers(self, op: Op) -> list[Op]:
         """The nodes that use the op's results, through inlined ops, in program order."""
+        return self._readers(list(op.results))
+
+    def readers(self, v: Value) -> list[Op]:
+        """The nodes that read ``v``, through inlined ops, in program order."""
+        return self._readers([v])
+
+    def _readers(self, stack: list[Value]) -> list[Op]:
         out: set[Op] = set()
-        stack = list(op.results)
         seen: set[Value] = set(stack)
         while stack:
             for user in stack.pop().users():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from disc_tf.fusion.access import Access, is_monoid_reduce
+from disc_tf.fusion.access import Access, is_monoid_reduce, is_pointwise
 from disc_tf.fusion.groups import Group, Grouping
 from disc_tf.fusion.region import RegionBuilder, trailing
 from disc_tf.fusion.views import VIEW_OPS
 from disc_tf.ir.core import Op
+
+#: a value with more readers than this is not searched for siblings
+_MAX_READERS = 64
 
 
 def is_row_reduce(op: Op, access: Access) -> bool:
@@ -28,8 +31,32 @@ def rows_group(grouping: Grouping, reduce: Op) -> Group:
     group = grouping.start("rows", reduce, region, outer=tuple(outer), inner=tuple(inner))
     region.add(reduce, "row")
     grouping.grow_both(group, [reduce])
+    _absorb_siblings(grouping, group)
     _absorb_moves(grouping, group)
     return group
+
+
+def _absorb_siblings(grouping: Grouping, group: Group) -> None:
+    """Other reductions of what the group reads (mean and maximum of one tensor) share the pass over the rows.
+
+    A sibling is a row reduce of a common source, or of one elementwise step from it.
+    """
+    access = grouping.access
+    roots = {access.root(v) for op in group.ops for v in op.operands}
+    for root in sorted(roots, key=lambda r: r.uid):
+        if root.op is not None and (access.is_inlined(root.op) or root.op in group.ops):
+            continue
+        readers = grouping.readers(root)
+        if len(readers) > _MAX_READERS:
+            continue
+        for op in readers:
+            if is_row_reduce(op, access):
+                if grouping.absorb(group, op):
+                    grouping.grow_both(group, [op])
+            elif is_pointwise(op) and grouping.is_free(op):
+                users = grouping.consumers(op)
+                if users and all(is_row_reduce(u, access) for u in users) and grouping.absorb(group, op):
+                    grouping.grow_both(group, [op])
 
 
 def _absorb_moves(grouping: Grouping, group: Group) -> None:

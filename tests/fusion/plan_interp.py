@@ -65,10 +65,7 @@ class PlanRunner:
         values: dict[Value, Any] = {v: self.buffers[v].reshape(self.shape(v)) for v in fusion.inputs}
         self.ctx.values.update(values)
         for op in fusion.ops:
-            operands = [self.ctx.values.get(v) for v in op.operands]
-            results = op_def(op.name).reference(op, operands, self.ctx)
-            for v, r in zip(op.results, results, strict=True):
-                self.ctx.values[v] = r
+            self.ctx.step(op)
         for v in fusion.outputs:
             self.buffers[v] = np.ascontiguousarray(self.ctx.values[v])
 
