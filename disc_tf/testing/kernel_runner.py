@@ -27,6 +27,15 @@ class _Args(ctypes.Structure):
                 ("err", ctypes.POINTER(ctypes.c_uint64))]
 
 
+def load_image(image: bytes) -> ctypes.CDLL:
+    """Load a compiled image from a temporary file."""
+    with tempfile.NamedTemporaryFile(suffix=".so", delete=False) as f:
+        f.write(image)
+    lib = ctypes.CDLL(f.name)
+    os.unlink(f.name)
+    return lib
+
+
 class CompiledFusion:
     """The variants of one fusion, compiled for a target."""
 
@@ -47,11 +56,7 @@ class CompiledFusion:
                 for name, line in kernel.globals.items():
                     module.add_global(name, line)
         self.text = module.text()
-        image = compile_image(self.text, target, list(self._names.values()))
-        with tempfile.NamedTemporaryFile(suffix=".so", delete=False) as f:
-            f.write(image)
-        self._lib = ctypes.CDLL(f.name)
-        os.unlink(f.name)
+        self._lib = load_image(compile_image(self.text, target, list(self._names.values())))
 
     def __call__(self, inputs: Mapping[Value, np.ndarray], symbols: Mapping[str, int], *, variant: int | None = None,
                  split: int | None = None) -> list[np.ndarray]:
@@ -71,8 +76,14 @@ class CompiledFusion:
     def _choose(self, symbols: Mapping[str, int]) -> int:
         return next(i for i, v in enumerate(self.variants) if v.guard is None or holds(v.guard, symbols))
 
-    def _run(self, kernel: Kernel, symbol: str, arrays: dict[object, np.ndarray], symbols: Mapping[str, int],
-             split: int | None) -> None:
+    def bind(self, variant: int, index: int, arrays: Mapping[object, np.ndarray], symbols: Mapping[str, int]) -> tuple[int, _Args]:
+        """The address of a kernel and its arguments over `arrays` (kept alive by the caller): for benchmarks."""
+        kernel = self.variants[variant].kernels[index]
+        assert isinstance(kernel, Kernel)
+        fn = getattr(self._lib, self._names[kernel.symbol, variant, index])
+        return ctypes.cast(fn, ctypes.c_void_p).value or 0, self._arguments(kernel, dict(arrays), symbols)
+
+    def _arguments(self, kernel: Kernel, arrays: dict[object, np.ndarray], symbols: Mapping[str, int]) -> _Args:
         pointers = []
         for buffer in kernel.buffers:
             if isinstance(buffer, Temp) and buffer not in arrays:
@@ -80,8 +91,12 @@ class CompiledFusion:
             pointers.append(arrays[buffer].ctypes.data)
         scalars = [d.evaluate(symbols) for d in kernel.scalars]
         error = ctypes.c_uint64(2**63 - 1)
-        args = _Args((ctypes.c_void_p * max(len(pointers), 1))(*pointers), (ctypes.c_int64 * max(len(scalars), 1))(*scalars),
+        return _Args((ctypes.c_void_p * max(len(pointers), 1))(*pointers), (ctypes.c_int64 * max(len(scalars), 1))(*scalars),
                      ctypes.pointer(error))
+
+    def _run(self, kernel: Kernel, symbol: str, arrays: dict[object, np.ndarray], symbols: Mapping[str, int],
+             split: int | None) -> None:
+        args = self._arguments(kernel, arrays, symbols)
         scratch = np.full(kernel.scratch.evaluate(symbols) + 64, 0x5A, np.uint8)
         base = scratch.ctypes.data + (-scratch.ctypes.data % 64)
         tasks = kernel.tasks.evaluate(symbols)
