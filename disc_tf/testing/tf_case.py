@@ -20,7 +20,6 @@ from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType, TensorType
-from disc_tf.ir.verifier import verify_function
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.lower import lower_nodes
