@@ -15,27 +15,15 @@ import re
 from collections.abc import Iterable, Sequence
 from math import gcd
 
-from disc_tf.ir.dims import (
-    MAX_TERMS,
-    Atom,
-    Dim,
-    DimLike,
-    DimTooComplex,
-    Monomial,
-    apply_atom,
-    exact_div,
-    product,
-    sym,
-)
+from disc_tf.ir.dims import MAX_TERMS, Dim, DimLike, DimTooComplex, exact_div, product, sym
+from disc_tf.ir.shape_bounds import Interval, meet, normal_form
+from disc_tf.ir.shape_simplify import Simplifier
 
-Interval = tuple[int | None, int | None]
-
-_RELAXATIONS = 24  # bound refinements tried for one query
 _REDUCTIONS = 2 * MAX_TERMS  # rewriting steps by known equations for one query
 _ROUNDS = 4  # substitution rounds of `simplify`
 
 
-class ShapeEnv:
+class ShapeEnv(Simplifier):
     """Facts about dimension symbols and the questions that can be asked of them (see the module's docstring).
 
     The methods that add facts return False, and add nothing, when the fact contradicts what is known: the place is then
@@ -43,15 +31,15 @@ class ShapeEnv:
     """
 
     def __init__(self, parent: ShapeEnv | None = None) -> None:
+        super().__init__()
         self.parent = parent
         self._solved: dict[str, Dim] = dict(parent._solved) if parent else {}
         self._equations: list[Dim] = list(parent._equations) if parent else []  # polynomials that are 0
-        self._ranges: dict[Dim, Interval] = dict(parent._ranges) if parent else {}  # keys: see `_normal`
-        self._multiples: list[tuple[Dim, Dim]] = list(parent._multiples) if parent else []  # divisor, dividend
+        self._ranges = dict(parent._ranges) if parent else {}
+        self._multiples = list(parent._multiples) if parent else []
         self._likely: dict[str, tuple[int, ...]] = dict(parent._likely) if parent else {}
         self._cache: dict[Dim, Dim] = {}
         self._equal: dict[tuple[Dim, Dim], bool | None] = {}
-        self._intervals: dict[Atom, Interval] = {}  # of atoms other than symbols; nested ones share work
 
     def child(self) -> ShapeEnv:
         """An environment for a region: it starts with these facts, and its own facts do not leave it."""
@@ -99,12 +87,12 @@ class ShapeEnv:
         implied_high = high is None or (old_high is not None and old_high <= high)
         if dim.is_static or (implied_low and implied_high):
             return True
-        key, scale, offset = _normal(dim)
+        key, scale, offset = normal_form(dim)
         if low is not None:
             low = -((offset - low) // scale)  # ceil((low - offset) / scale)
         if high is not None:
             high = (high - offset) // scale
-        self._ranges[key] = _meet(self._ranges.get(key, (None, None)), (low, high))
+        self._ranges[key] = meet(self._ranges.get(key, (None, None)), (low, high))
         self._forget()
         low, high = self.bounds(key)
         if low is not None and low == high:
@@ -167,7 +155,7 @@ class ShapeEnv:
             if not divisor.is_static:
                 return None
             modulus = abs(int(divisor))
-            left = [c for c, m in dim.terms if (c * self._factor_of(m)) % modulus]
+            left = [c for c, m in dim.terms if (c * self.known_factor(m)) % modulus]
         except DimTooComplex:
             return None
         if not left:
@@ -187,8 +175,8 @@ class ShapeEnv:
         dim = self.simplify(Dim.of(dim))
         if dim.is_static:
             return int(dim), int(dim)
-        low = self._low(dim)
-        high = self._low(-dim)
+        low = self.low_bound(dim)
+        high = self.low_bound(-dim)
         return low, None if high is None else -high
 
     def same_elements(self, a: Sequence[DimLike], b: Sequence[DimLike]) -> bool | None:
@@ -248,7 +236,7 @@ class ShapeEnv:
                 if self._solved:
                     result = result.substitute(self._resolved(result.symbols()))
                 if any(atom.kind != "sym" for atom in result.atoms()):
-                    result = self._absorb_divisions(self._rebuild(result, {}))
+                    result = self.absorb_divisions(self.rebuild(result, {}))
                 if result == before:
                     break
         except (DimTooComplex, ZeroDivisionError):
@@ -293,7 +281,7 @@ class ShapeEnv:
         if len(zero.terms) > 1:
             for atom, _ in zero.terms[0][1]:
                 factor = Dim(((1, ((atom, 1),)),))
-                while self._positive(factor):
+                while self.is_positive(factor):
                     quotient = exact_div(zero, factor)
                     if quotient is None:
                         break
@@ -371,112 +359,14 @@ class ShapeEnv:
     def _never_zero(self, dim: Dim) -> bool:
         if dim.is_static:
             return int(dim) != 0
-        symbolic = gcd(*(c * self._factor_of(m) for c, m in dim.terms if m))
+        symbolic = gcd(*(c * self.known_factor(m) for c, m in dim.terms if m))
         if dim.constant % symbolic:
             return True  # 2*n + 1
-        low = self._low(dim)
+        low = self.low_bound(dim)
         if low is not None and low > 0:
             return True
-        low = self._low(-dim)
+        low = self.low_bound(-dim)
         return low is not None and low > 0
-
-    def _factor_of(self, mono: Monomial) -> int:
-        """A constant that is known to divide the monomial."""
-        factor = 1
-        for atom, power in mono:
-            known = 1
-            as_dim = Dim(((1, ((atom, 1),)),))
-            for divisor, dim in self._multiples:
-                if divisor.is_static and dim == as_dim:
-                    known = known * abs(int(divisor)) // gcd(known, int(divisor))
-            factor *= known**power
-            if factor > 2**40:
-                break
-        return max(factor, 1)
-
-    # ---- bounds ---------------------------------------------------------------------------------------------
-
-    def _low(self, dim: Dim) -> int | None:
-        """A lower bound of an already simplified dim: term by term, then by relaxing one function at a time."""
-        best = self._low_of_terms(dim)
-        queue: list[tuple[Dim, int]] = [(dim, 1)]  # a lower bound of `dim * scale` gives one of `dim`
-        seen = {dim}
-        budget = _RELAXATIONS
-        while queue and budget:
-            current, scale = queue.pop(0)
-            for relaxed, factor in _relaxations(current):
-                budget -= 1
-                if relaxed in seen or not budget:
-                    break
-                seen.add(relaxed)
-                low = self._low_of_terms(relaxed)
-                if low is not None:
-                    low = -(-low // (scale * factor))
-                    best = low if best is None else max(best, low)
-                queue.append((relaxed, scale * factor))
-        return best
-
-    def _low_of_terms(self, dim: Dim) -> int | None:
-        best = self._sum_low(dim.terms, {})
-        fact = self._range_of(dim)[0]
-        if fact is not None:
-            best = fact if best is None else max(best, fact)
-        # With n = low + n', n*m - m is n'*m for n >= 1: every coefficient is then positive.
-        shifts = {}
-        for atom in dim.atoms():
-            low = self._interval(atom)[0]
-            if low is not None and low != 0:
-                shifts[atom] = low
-        if shifts and len(dim.terms) > 1:
-            try:
-                shifted = _shift(dim, shifts)
-            except DimTooComplex:
-                return best
-            low = self._sum_low(shifted.terms, shifts)
-            if low is not None:
-                best = low if best is None else max(best, low)
-        return best
-
-    def _sum_low(self, terms: Iterable[tuple[int, Monomial]], shifts: dict[Atom, int]) -> int | None:
-        total = 0
-        for coefficient, mono in terms:
-            low, high = self._monomial(mono, shifts)
-            end = low if coefficient > 0 else high
-            if end is None:
-                return None
-            total += coefficient * end
-        return total
-
-    def _monomial(self, mono: Monomial, shifts: dict[Atom, int]) -> Interval:
-        result: Interval = (1, 1)
-        for atom, power in mono:
-            low, high = self._interval(atom)
-            shift = shifts.get(atom, 0)
-            if shift:
-                low, high = 0, None if high is None else high - shift
-            if power % 2 == 0 and (low is None or low < 0):
-                # An even power of a sign-changing atom.
-                ends = None if low is None or high is None else max(abs(low), abs(high)) ** power
-                one: Interval = (0, ends)
-            else:
-                one = (None if low is None else low**power, None if high is None else high**power)
-            result = _times(result, one)
-        return result
-
-    def _range_of(self, dim: Dim) -> Interval:
-        """What the range facts say about exactly this dim (up to scale and offset)."""
-        if not self._ranges or dim.is_static:
-            return (None, None)
-        key, scale, offset = _normal(dim)
-        found = self._ranges.get(key)
-        if found is not None:
-            low, high = found
-            return (None if low is None else low * scale + offset, None if high is None else high * scale + offset)
-        found = self._ranges.get(-key)
-        if found is not None:
-            low, high = found
-            return (None if high is None else -high * scale + offset, None if low is None else -low * scale + offset)
-        return (None, None)
 
     def _forget(self) -> None:
         """Drop what was derived from the facts: they have changed."""
@@ -484,251 +374,10 @@ class ShapeEnv:
         self._equal.clear()
         self._intervals.clear()
 
-    def _interval(self, atom: Atom) -> Interval:
-        found = self._intervals.get(atom)
-        if found is None:
-            found = self._find_interval(atom)
-            if atom.kind != "sym":
-                self._intervals[atom] = found
-        return found
-
-    def _find_interval(self, atom: Atom) -> Interval:
-        as_dim = Dim(((1, ((atom, 1),)),))
-        known = self._ranges.get(as_dim, (None, None))
-        if atom.kind == "sym":
-            return _meet(known, (0, None))
-        (alow, ahigh), (blow, bhigh) = (
-            (int(d), int(d)) if d.is_static else self._coarse(d) for d in atom.args
-        )
-        if atom.kind == "min":
-            low = None if alow is None or blow is None else min(alow, blow)
-            high = min((h for h in (ahigh, bhigh) if h is not None), default=None)
-        elif atom.kind == "max":
-            low = max((x for x in (alow, blow) if x is not None), default=None)
-            high = None if ahigh is None or bhigh is None else max(ahigh, bhigh)
-        elif atom.kind == "bcast":
-            low = None if alow is None or blow is None else min(alow, blow)
-            high = None if ahigh is None or bhigh is None else max(ahigh, bhigh)
-        elif blow is None or blow < 0:
-            return known
-        elif atom.kind == "mod":
-            # The divisor is > 0 where this is defined.
-            high = None if bhigh is None else max(bhigh - 1, 0)
-            if alow is not None and alow >= 0 and ahigh is not None:
-                high = ahigh if high is None else min(high, ahigh)
-            low = 0
-        else:
-            least = max(blow, 1)
-            low = high = None
-            if alow is not None:
-                low = alow // least if alow < 0 else 0 if bhigh is None else alow // max(bhigh, 1)
-            if ahigh is not None:
-                high = ahigh // least if ahigh >= 0 else -1 if bhigh is None else ahigh // max(bhigh, 1)
-        return _meet(known, (low, high))
-
-    def _coarse(self, dim: Dim) -> Interval:
-        """Bounds by terms only: nesting is bounded by the depth of the atoms."""
-        low = self._low_of_terms(dim)
-        high = self._low_of_terms(-dim)
-        return low, None if high is None else -high
-
-    # ---- simplification ---------------------------------------------------------------------------------------
-
-    def _rebuild(self, dim: Dim, memo: dict[Atom, Dim]) -> Dim:
-        if dim.is_static:
-            return dim
-        total = Dim.of(0)
-        for coefficient, mono in dim.terms:
-            term = Dim.of(coefficient)
-            for atom, power in mono:
-                value = memo.get(atom)
-                if value is None:
-                    value = memo[atom] = self._rebuild_atom(atom, memo)
-                for _ in range(power):
-                    term = term * value
-            total = total + term
-        return total
-
-    def _rebuild_atom(self, atom: Atom, memo: dict[Atom, Dim]) -> Dim:
-        if atom.kind == "sym":
-            return Dim(((1, ((atom, 1),)),))
-        a, b = (self._absorb_divisions(self._rebuild(arg, memo)) for arg in atom.args)
-        if atom.kind == "min" or atom.kind == "max":
-            if self._at_least(a, b):
-                return b if atom.kind == "min" else a
-            if self._at_least(b, a):
-                return a if atom.kind == "min" else b
-        elif atom.kind == "bcast":
-            low = self._low(a)
-            if low is not None and low > 1:
-                return a
-            low = self._low(b)
-            if low is not None and low > 1:
-                return b
-        elif atom.kind == "floordiv":
-            return self._divide(a, b)
-        elif atom.kind == "mod":
-            return self._remainder(a, b)
-        return apply_atom(atom.kind, a, b)
-
-    def _at_least(self, a: Dim, b: Dim) -> bool:
-        try:
-            low = self._low(a - b)
-        except DimTooComplex:
-            return False
-        return low is not None and low >= 0
-
-    def _positive(self, dim: Dim) -> bool:
-        low = self._low(dim)
-        return low is not None and low > 0
-
-    def _split(self, a: Dim, b: Dim) -> tuple[Dim, Dim]:
-        """`(q, r)` with `a == q*b + r`, where `q` takes the terms that a monomial `b` divides, or all or nothing."""
-        whole = exact_div(a, b)
-        if whole is not None:
-            return whole, Dim.of(0)
-        if len(b.terms) != 1:
-            return Dim.of(0), a
-        quotient = Dim.of(0)
-        for term in a.terms:
-            part = exact_div(Dim((term,)), b)
-            if part is not None:
-                quotient = quotient + part
-        return quotient, a - quotient * b
-
-    def _divide(self, a: Dim, b: Dim) -> Dim:
-        if not self._positive(b):
-            return a // b
-        quotient, rest = self._split(a, b)
-        if rest.is_static and int(rest) == 0:
-            return quotient
-        if self._at_least(rest, Dim.of(0)) and self._positive(b - rest):
-            return quotient
-        rest, b = self._cancel_common(rest, b)
-        return quotient + rest // b
-
-    def _cancel_common(self, a: Dim, b: Dim) -> tuple[Dim, Dim]:
-        """Take factors out of `a // b` that divide both and are positive."""
-        for atom, power in b.terms[0][1]:
-            factor = Dim(((1, ((atom, 1),)),))
-            for _ in range(power):
-                qa, qb = exact_div(a, factor), exact_div(b, factor)
-                if qa is None or qb is None or not self._positive(factor):
-                    break
-                a, b = qa, qb
-        return a, b
-
-    def _remainder(self, a: Dim, b: Dim) -> Dim:
-        if not self._positive(b):
-            return a % b
-        if b.is_static and self._is_multiple(a, b):
-            return Dim.of(0)
-        _, rest = self._split(a, b)
-        if self._at_least(rest, Dim.of(0)) and self._positive(b - rest):
-            return rest
-        if self._is_multiple(rest, b):
-            return Dim.of(0)
-        return rest % b
-
-    def _is_multiple(self, dim: Dim, divisor: Dim) -> bool:
-        """`divides` for dims that are simplified already."""
-        if exact_div(dim, divisor) is not None:
-            return True
-        for known_divisor, known in self._multiples:
-            if exact_div(known_divisor, divisor) is not None and exact_div(dim, known) is not None:
-                return True
-        return divisor.is_static and all(c * self._factor_of(m) % int(divisor) == 0 for c, m in dim.terms)
-
-    def _absorb_divisions(self, dim: Dim) -> Dim:
-        """`c * (x // c)` is `x` where `c` divides `x`."""
-        for coefficient, mono in dim.terms:
-            for atom, _ in mono:
-                if atom.kind != "floordiv":
-                    continue
-                x, divisor = atom.args
-                rest = exact_div(Dim(((coefficient, mono),)), Dim(((1, ((atom, 1),)),)))
-                assert rest is not None
-                factor = exact_div(rest, divisor)
-                if factor is not None and self._positive(divisor) and self._is_multiple(x, divisor):
-                    return self._absorb_divisions(dim - Dim(((coefficient, mono),)) + factor * x)
-        return dim
-
-
-# ---- helpers ------------------------------------------------------------------------------------------------------
-
 
 def _natural(name: str) -> tuple[tuple[str, int], ...]:
     """Sort key of a name with its numbers as numbers: a2d1 < a10d0 < n0."""
     return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))
-
-
-def _meet(a: Interval, b: Interval) -> Interval:
-    low = max((x for x in (a[0], b[0]) if x is not None), default=None)
-    high = min((x for x in (a[1], b[1]) if x is not None), default=None)
-    return low, high
-
-
-def _times(a: Interval, b: Interval) -> Interval:
-    """The product of two intervals."""
-    if a == (0, 0) or b == (0, 0):
-        return (0, 0)
-    (al, ah), (bl, bh) = a, b
-    if al is not None and ah is not None and bl is not None and bh is not None:
-        corners = (al * bl, al * bh, ah * bl, ah * bh)
-        return min(corners), max(corners)
-    if al is not None and al >= 0 and bl is not None and bl >= 0:
-        return al * bl, None if ah is None or bh is None else ah * bh
-    if al is not None and al >= 0:  # b may be negative
-        low = None if bl is None or ah is None else ah * bl
-        high = None if bh is None else (None if ah is None else ah * bh) if bh > 0 else al * bh
-        return low, high
-    if bl is not None and bl >= 0:
-        return _times(b, a)
-    return (None, None)
-
-
-def _normal(dim: Dim) -> tuple[Dim, int, int]:
-    """`(key, scale, offset)` with `dim == scale * key + offset`, `scale > 0`, and a key without constant or content."""
-    offset = dim.constant
-    symbolic = dim - offset
-    scale = symbolic.content()
-    return Dim(tuple((c // scale, m) for c, m in symbolic.terms)), scale, offset
-
-
-def _shift(dim: Dim, shifts: dict[Atom, int]) -> Dim:
-    """`dim` with each atom replaced by itself plus its shift (only in the polynomial, not inside atoms)."""
-    total = Dim.of(0)
-    for coefficient, mono in dim.terms:
-        term = Dim.of(coefficient)
-        for atom, power in mono:
-            value = Dim(((1, ((atom, 1),)),)) + shifts.get(atom, 0)
-            for _ in range(power):
-                term = term * value
-        total = total + term
-    return total
-
-
-def _relaxations(dim: Dim) -> list[tuple[Dim, int]]:
-    """Pairs `(smaller, factor)` with `smaller <= dim * factor`, each without one function that stands alone in a term."""
-    found: list[tuple[Dim, int]] = []
-    for coefficient, mono in dim.terms:
-        if len(mono) != 1 or mono[0][1] != 1:
-            continue
-        atom = mono[0][0]
-        if atom.kind not in ("min", "max", "floordiv"):
-            continue
-        a, b = atom.args
-        try:
-            rest = dim - Dim(((coefficient, mono),))
-            if (atom.kind == "min") == (coefficient < 0) and atom.kind != "floordiv":
-                found += [(rest + a * coefficient, 1), (rest + b * coefficient, 1)]
-            elif atom.kind == "floordiv" and b.is_static and int(b) > 0:
-                # (x - c + 1) / c <= x // c <= x / c
-                end = a if coefficient < 0 else a - (int(b) - 1)
-                found.append((rest * b + end * coefficient, int(b)))
-        except DimTooComplex:
-            continue
-    return found
 
 
 def _expand_mod(dim: Dim) -> Dim:
