@@ -1,4 +1,4 @@
-"""NodeView, constants, broadcasting, checks, the driver and the two bodies: no TensorFlow needed."""
+"""NodeView, constants, broadcasting, checks, and the driver: no TensorFlow needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from disc_tf.ir.dims import Dim
 from disc_tf.ir.interp import evaluate
 from disc_tf.ir.opset.control import CheckFailed
 from disc_tf.ir.types import DType, TensorType
-from disc_tf.lowering.bodies import assume, lower_bodies
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.lower import lower_nodes
@@ -174,63 +173,3 @@ def test_no_rule() -> None:
     with pytest.raises(Unsupported) as e:
         lower_nodes(ctx, [NodeView("q", "NoSuchOp", ["x0"])], {("x0", 0): x})
     assert e.value.code == "OP"
-
-
-# ---- bodies ------------------------------------------------------------------------------------------------------------
-
-
-def _two_inputs(facts):
-    """(ids[B,S] + types[B',S']) reshaped to [B, -1, 2, 2] and back, as an attention head split does."""
-    fn, ctx, (x, y) = scratch(("a", "s", 4), ("b", "t", 4), facts=tuple(facts))
-    total = ctx.b.add(*ctx.broadcast(x, y))
-    shape = ctx.from_dims([total.dims[0], -1, 2, 2], DType.I32)
-    i32 = {"T": 1, "Tshape": 3}
-    nodes = [NodeView("split", "Reshape", ["t", "shape"], i32), NodeView("merge", "Reshape", ["split", "back"], i32)]
-    back = ctx.from_dims([total.dims[0], -1, 4], DType.I32)
-    found = lower_nodes(ctx, nodes, {("t", 0): total, ("shape", 0): shape, ("back", 0): back})
-    u, v = ctx.broadcast(found[("merge", 0)], total)
-    return finish(fn, ctx, ctx.b.multiply(u, v)), ctx
-
-
-def test_uniform_body_is_plain() -> None:
-    bodies = lower_bodies(_two_inputs)
-    assert bodies.general is not None and bodies.predicate
-    names = [op.name for op in bodies.uniform.body.ops]
-    assert "disc.check" not in names and "disc.bind_dim" not in names
-    assert len({s for d in bodies.uniform.results[0].dims for s in d.symbols()}) == 2
-
-
-@pytest.mark.parametrize(("b", "s", "t"), list(itertools.product([1, 2, 3], [1, 2, 5], [1, 5])))
-def test_both_bodies_agree(b: int, s: int, t: int) -> None:
-    bodies = lower_bodies(_two_inputs)
-    for batch in (1, b):
-        x, y = np.random.rand(b, s, 4).astype(np.float32), np.random.rand(batch, t, 4).astype(np.float32)
-        sizes = {"a": b, "s": s, "b": batch, "t": t}
-        uniform = all(p.evaluate(sizes) == q.evaluate(sizes) for p, q in bodies.predicate)
-        assert uniform == (batch == b and s == t)
-        try:
-            expected = (x + y) * (x + y)
-        except ValueError:
-            with pytest.raises(CheckFailed):
-                evaluate(bodies.general, [x, y])
-            continue
-        assert np.array_equal(evaluate(bodies.general, [x, y])[0], expected)
-        if uniform:
-            assert np.array_equal(evaluate(bodies.uniform, [x, y])[0], expected)
-
-
-def test_nothing_undecided_gives_one_body() -> None:
-    def lower(facts):
-        fn, ctx, (x,) = scratch(("n",), facts=tuple(facts))
-        return finish(fn, ctx, ctx.b.add(x, x)), ctx
-
-    bodies = lower_bodies(lower)
-    assert bodies.general is None and not bodies.facts
-
-
-def test_support_table_lists_every_rule() -> None:
-    from disc_tf.lowering.registry import RULES, support_table
-
-    table = support_table()
-    assert all(f"| `{op}` |" in table for op in RULES)
-    assert "| `Sum` | reductions | T: numbers | operand 1 |" in table
