@@ -300,7 +300,7 @@ def topological(nodes: Mapping[str, Node]) -> list[Node]:
         waiting[node.name] = count
     # depth first from the sources in file order keeps what belongs together close; a stack, no recursion
     order: list[Node] = []
-    ready = [node for node in reversed(nodes.values()) if waiting[node.name] == 0]
+    ready = [node for node in reversed(list(nodes.values())) if waiting[node.name] == 0]
     while ready:
         node = ready.pop()
         order.append(node)

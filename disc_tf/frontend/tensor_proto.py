@@ -220,5 +220,5 @@ def array_digest(array: np.ndarray, tf_type: int) -> bytes:
     if is_splat(array) and array.nbytes > _MAX_DENSE:
         h.update(b"splat")
         array = array[(0,) * array.ndim]
-    h.update(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+    h.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return h.digest()
