@@ -61,7 +61,7 @@ def step(b, name, x, pick):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_expressions(data):
-    pick = lambda n: data.draw(st.integers(0, n - 1))  # noqa: E731
+    pick = lambda n: data.draw(st.integers(0, n - 1))
     rank = 1 + pick(3)
     static = [pick(3) == 0 for _ in range(rank)]
     extents = [data.draw(st.sampled_from(EXTENTS)) for _ in range(rank)]
