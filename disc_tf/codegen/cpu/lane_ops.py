@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.cpu import lanes, math, math_special, math_trig
 from disc_tf.codegen.llvm import FnBuilder, V, const

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 from disc_tf.codegen.cpu import math_tables as tables
 from disc_tf.codegen.cpu.math import INF, NAN, fmt, is_nan, poly, with_sign_of
 from disc_tf.codegen.llvm import F64, I32, I64, FnBuilder, V, const, int_like, vec

@@ -54,7 +54,7 @@ def known_splat(v: Value) -> float | int | None:
     return float(first) if v.dtype.is_float else int(first)
 
 
-def is_identity(kind: str, dtype: DType, number: float | int | None) -> bool:
+def is_identity(kind: str, dtype: DType, number: float | None) -> bool:
     """Whether an initial value can be left out. (0 for a sum too: only the sign of an all-negative-zero sum differs,
     and that is what starting from +0 means, so 0 is not left out for floats.)"""
     if number is None:
@@ -69,7 +69,7 @@ class Combiner:
         self.op = op
         self.count = len(op.operands) // 2
         self.dtypes = [r.dtype for r in op.results]
-        kind = None if "arg" in op.attrs and op.attrs["arg"] else reduce_kind(op)
+        kind = None if op.attrs.get("arg") else reduce_kind(op)
         self.kind = kind if kind in MONOIDS and self.count == 1 else None
 
     def starts(self, inits: Sequence[V]) -> list[V]:
