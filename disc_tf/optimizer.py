@@ -18,10 +18,10 @@ from typing import Any
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
 from disc_tf.frontend.errors import GraphError, Reason
-from disc_tf.frontend.functions import inline_calls
-from disc_tf.frontend.graph import Graph, resolve_outputs, tensor_name
-from disc_tf.frontend.hints import parse_hint
+from disc_tf.frontend.graph import tensor_name
+from disc_tf.frontend.hints import parse_hints
 from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
+from disc_tf.frontend.load import load
 from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
 from disc_tf.options import Options
 from disc_tf.report import ClusterReport, KernelReport, LeftOut, Report
@@ -100,22 +100,18 @@ def _cluster(
     graph_def: Any, outputs: Sequence[str] | None, settings: Options, report: Report, clock: _Clock, progress: Progress
 ) -> Clustering:
     """Read, inline, analyse, partition."""
-    keep = [t.lstrip("^").partition(":")[0] for t in outputs or ()]
-    inlined = inline_calls(graph_def, keep)
-    graph = Graph(inlined.graph_def)
-    fetches, targets = resolve_outputs(graph, outputs)
+    loaded = load(graph_def, outputs, keep_control=settings.keep_control)
+    graph, fetches, targets = loaded.graph, loaded.fetches, loaded.targets
     report.outputs_found = outputs is None
     report.outputs = [tensor_name(ref) if ref[1] else f"{ref[0]}:0" for ref in fetches]
     if outputs is None:
-        _, control = graph.sinks()
-        if control and settings.keep_control:
-            targets = [*targets, *control]
-        elif control:
+        control = loaded.control_sinks
+        if control and not settings.keep_control:
             shown = ", ".join(control[:5]) + (", ..." if len(control) > 5 else "")
             report.warnings.append(f"nodes that only control edges need are dropped ({shown}); --keep-control keeps them")
         progress(f"outputs are the graph's sinks: {', '.join(report.outputs)}")
     clock.lap("read")
-    hints = dict(parse_hint(text) for text in settings.hints)
+    hints = parse_hints(settings.hints)
     names = [*(ref[0] for ref in fetches), *targets]
     progress("analysing")
     analysis = analyse(graph, names, hints=hints, use_tf_shapes=settings.use_tf_shapes)

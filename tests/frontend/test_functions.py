@@ -8,6 +8,7 @@ import pytest
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import inline_calls, read_body
 from disc_tf.frontend.graph import Graph
+from disc_tf.frontend.load import load
 from tests.frontend.graphs import F32, STRING, G, body_node
 
 
@@ -160,3 +161,20 @@ def test_bad_references(value, why):
     body_node(f, "bad", "Tanh", [value], T=("type", F32))
     with pytest.raises(GraphError, match=why):
         read_body(f, {})
+
+
+def test_default_outputs_keep_the_name_of_a_call_that_is_inlined():
+    g = caller()
+    del g.proto.node[[n.name for n in g.proto.node].index("y")]
+    loaded = load(g.proto)
+    assert loaded.fetches == [("call", 0), ("call", 1)]
+    assert loaded.graph["call"].op == "IdentityN" and "call/tanh" in loaded.graph
+
+
+def test_cycle_of_calls_is_an_error_not_a_hang():
+    g = G()
+    g.function("same", {"a": F32}, {"out": ("a", F32)})
+    for a, b in (("p", "q"), ("q", "p")):
+        g.node(a, "PartitionedCall", [b], f=("func", "same"), Tin=("types", [F32]), Tout=("types", [F32]))
+    with pytest.raises(GraphError, match="cycle"):
+        load(g.proto)
