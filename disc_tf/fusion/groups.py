@@ -153,8 +153,12 @@ class Grouping:
         """A materialised transpose or reshape of a member: the kernel stores the member where the result lies."""
         region = group.region
         assert region is not None
-        written = region.write_view(op.result)
-        return written is not None and self.merge(group, op)
+        if region.write_view(op.result) is None or any(c in group.ops for c in self.consumers(op)):
+            return False
+        if not self.merge(group, op):
+            return False
+        region.moved.add(op.result)
+        return True
 
     def grow_forward(self, group: Group, seeds: Iterable[Op]) -> None:
         """Absorb consumers, consumers' consumers ..., in program order."""

@@ -324,6 +324,7 @@ def _finish_loop(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequen
     if fusion.outputs:
         fusion.attrs["space"] = fusion.outputs[-1].dims
     builder = RegionBuilder(grouping.access, fusion.attrs["space"], 0)
+    builder.moved = {op.result for op in nodes if op in grouping.access.material}
     if all(is_pointwise(op) or op in grouping.access.material and op.name in VIEW_OPS for op in nodes):
         region = builder.build([op for op in nodes if is_pointwise(op)], fusion.outputs)
         if region is not None:

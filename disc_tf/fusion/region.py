@@ -30,6 +30,8 @@ class RegionBuilder:
         self._expected = {"full": full, "row": row}
         self.level: dict[Value, str] = {v: "full" for v in seeds}
         self.seeds = tuple(self.level)
+        #: members stored under another shape by this kernel: in memory only when it has run, so nothing here may read them
+        self.moved: set[Value] = set()
 
     # ---- fitting ------------------------------------------------------------------------------------------------
 
@@ -65,7 +67,7 @@ class RegionBuilder:
         if self.is_scalar(v):
             return True
         view = self.located(v, level)
-        if view is None:
+        if view is None or view.source in self.moved:
             return False
         member = self.level.get(view.source) if view.source is not None else None
         if member is None:
@@ -116,7 +118,9 @@ class RegionBuilder:
         if not self.reaches(index, "row"):
             return None
         view = self.access.view(table)
-        if view is None or view.source is None or view.source in self.level or self._is_inlined(view.source):
+        if view is None or view.source is None or self._is_inlined(view.source):
+            return None
+        if view.source in self.level or view.source in self.moved:
             return None  # the table must lie in memory
         tail = View(view.source, view.offset, view.axes[1:])
         try:
@@ -182,6 +186,7 @@ class RegionBuilder:
         """The region of these computing ops (program order); None if something does not resolve after all."""
         region = Region(self.space, self.inner)
         done = RegionBuilder(self.access, self.space, self.inner, self.seeds)
+        done.moved = self.moved
         reads: dict[View, Value] = {}
         for op in ops:
             level = done.fit(op)

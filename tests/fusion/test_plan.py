@@ -132,6 +132,19 @@ def test_epilogue_reads_a_run_time_broadcast_by_stride(rows: int) -> None:
     assert kinds(check(fn, (3, 4), (4, 6), (rows, 6))) == ["gemm"]
 
 
+def test_no_kernel_reads_what_it_stores_elsewhere() -> None:
+    def body(b, x):
+        y = softmax(b, x)
+        t = b.transpose(y, (1, 0))
+        return [y, t, b.multiply(t, t), b.tanh(y)]
+
+    plan = check(function([X], body), (3, 5))
+    for fusion in plan:
+        region = fusion.attrs.get("region")
+        if region is not None:
+            assert not {v.source for v in region.reads.values()} & set(fusion.outputs)
+
+
 def test_scores_that_are_needed_elsewhere_keep_their_kernels() -> None:
     def body(b, q, k, v):
         p = softmax(b, b.dot_general(q, k, [1], [1]))
