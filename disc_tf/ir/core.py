@@ -215,6 +215,7 @@ class Function:
 
     def add_arg(self, type: TensorType, info: ArgInfo) -> Value:
         self.args.append(info)
+        self.env.prefer(s for d in type.dims for s in d.symbols())
         return self.body.add_param(type, info.name)
 
     @property

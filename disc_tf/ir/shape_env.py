@@ -38,6 +38,7 @@ class ShapeEnv(Simplifier):
         self._ranges = dict(parent._ranges) if parent else {}
         self._multiples = list(parent._multiples) if parent else []
         self._likely: dict[str, tuple[int, ...]] = dict(parent._likely) if parent else {}
+        self._preferred: set[str] = set(parent._preferred) if parent else set()
         self._cache: dict[Dim, Dim] = {}
         self._equal: dict[tuple[Dim, Dim], bool | None] = {}
 
@@ -46,6 +47,10 @@ class ShapeEnv(Simplifier):
         return ShapeEnv(self)
 
     # ---- adding facts ---------------------------------------------------------------------------------------
+
+    def prefer(self, names: Iterable[str]) -> None:
+        """Of equal symbols these are the ones to keep (the dims of arguments, which are there from the start)."""
+        self._preferred.update(names)
 
     def assume_eq(self, a: DimLike, b: DimLike) -> bool:
         """From here on `a == b` (also products: `assume_eq(a*b, c*d)`)."""
@@ -291,9 +296,9 @@ class ShapeEnv(Simplifier):
     def _solve(self, zero: Dim) -> tuple[str | None, Dim]:
         """A symbol that `zero == 0` determines (linear, unit coefficient, nowhere else) and its value.
 
-        Of several the last in natural order goes, so that `a0d0` outlives later arguments and bound symbols (`n0`).
+        Of several the last in natural order goes, so that `a0d0` outlives later names; preferred symbols outlive all others.
         """
-        best: tuple[tuple[tuple[str, int], ...], str, Dim] | None = None
+        best: tuple[tuple[bool, tuple[tuple[str, int], ...]], str, Dim] | None = None
         for coefficient, mono in zero.terms:
             if abs(coefficient) != 1 or len(mono) != 1 or mono[0][1] != 1 or mono[0][0].kind != "sym":
                 continue
@@ -301,7 +306,7 @@ class ShapeEnv(Simplifier):
             rest = zero - Dim(((coefficient, mono),))
             if name in rest.symbols():
                 continue
-            rank = _natural(name)
+            rank = (name not in self._preferred, _natural(name))
             if best is None or rank > best[0]:
                 best = (rank, name, rest * -coefficient)
         return (None, zero) if best is None else (best[1], best[2])

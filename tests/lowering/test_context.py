@@ -20,9 +20,8 @@ from disc_tf.lowering.lower import lower_nodes
 from disc_tf.lowering.node import NodeView, split_input
 
 
-def scratch(*shapes: tuple, dtype: DType = DType.F32, facts: tuple = ()):
+def scratch(*shapes: tuple, dtype: DType = DType.F32):
     fn = Function("main")
-    assume(fn.env, facts)
     ctx = LoweringContext(Builder(fn.body, fn.env), fn.env)
     types = [TensorType.of(dtype, (fn.env.simplify(Dim.of(d)) for d in s)) for s in shapes]
     return fn, ctx, [fn.add_arg(t, ArgInfo(f"x{i}")) for i, t in enumerate(types)]
