@@ -259,4 +259,5 @@ def test_special_values_pass_through(target):
     z = np.ones((3, 20), np.float32)
     z[0, 5] = -1
     (got,) = f({a: x, w: z}, {"m": 3})
-    np.testing.assert_array_equal(got, x @ z)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got, x @ z)
