@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from disc_tf.ir.core import Block, Function, Module, Op
+from disc_tf.ir.core import Block, Function, Module, Op, walk
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.passes.rewriter import dims_of_op
 
@@ -48,7 +48,7 @@ def eliminate(fn: Function) -> int:
     _collect_binders(fn.body, binders)
     mark(fn.body.terminator)
     for op in fn.body.ops:
-        if op.name == "disc.check":
+        if op.name == "disc.check" or any(inner.name == "disc.check" for r in op.regions for inner in walk(r)):
             mark(op)
     while stack:
         op = stack.pop()
@@ -56,7 +56,7 @@ def eliminate(fn: Function) -> int:
         for v in op.operands:
             if v.op is not None:
                 mark(v.op)
-            elif v.owner.parent_op is not None:
+            elif isinstance(v.owner, Block) and v.owner.parent_op is not None:
                 mark(v.owner.parent_op)
         for region in op.regions:
             for inner in region.ops:

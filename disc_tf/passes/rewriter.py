@@ -71,7 +71,7 @@ class Rewriter:
         regions: Sequence[Block] = (),
     ) -> Op:
         """Append a new op before the one being rewritten (same ``loc``)."""
-        many = [types] if not isinstance(types, (list, tuple)) else list(types)
+        many = list(types) if isinstance(types, Sequence) else [types]
         op = Op(name, operands, many, attrs, regions, self.loc)
         op.parent = self.block
         self._out.append(op)

@@ -312,3 +312,20 @@ def test_gather_by_a_short_range_is_a_slice() -> None:
     module.main.env.set_range("n", 0, 5)
     names = run(module, "canonicalize", "shape_simplifier", "canonicalize", "dce")
     assert "gather" not in names and "slice" in names and "disc.check" not in names
+
+
+def test_dce_keeps_a_branch_that_checks() -> None:
+    def body(b, i, x):
+        def branch(good: bool):
+            def fill(inner):
+                if not good:
+                    inner.check(inner.compare(i, 5, "EQ"), message="bad branch")
+                return inner.constant(1.0, F32)
+
+            return b.region([], fill)
+
+        b.case(i, [branch(True), branch(False)])
+        return x
+
+    module = build([(I32, ()), X], body)
+    assert "case" in run(module, "cse", "dce")
