@@ -15,7 +15,7 @@ from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention
 from disc_tf.fusion.region import RegionBuilder
 from disc_tf.fusion.stitch import is_row_reduce, rows_group
 from disc_tf.fusion.types import Fusion, Plan
-from disc_tf.fusion.views import VIEW_OPS, View
+from disc_tf.fusion.views import VIEW_OPS, View, apply_op
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
@@ -63,13 +63,14 @@ def _rest_kind(op: Op, access: Access) -> str:
 
 
 def _settle_borders(access: Access) -> None:
-    """Values that must lie in a buffer of their own: results of the function, operands of library calls and of regions."""
+    """Values that must lie in a buffer of their own: results of the function, operands of library calls and of regions, scalars that the
+    host loads."""
     for op in access.fn.body.ops:
         if op.name == "return" or _is_library(op):
             for v in access.values_read(op):
                 if isinstance(v.type, TensorType):
                     access.materialise(v)
-        elif op.name in EFFECTS:
+        elif op in access.host:
             for v in op.operands:
                 if v.op is not None and v.op not in access.host and isinstance(v.type, TensorType):
                     access.materialise(v)
@@ -128,7 +129,7 @@ def _loops(grouping: Grouping) -> None:
     for op in grouping.nodes:
         if not grouping.is_free(op) or not _is_loop(op):
             continue
-        view = access.view(op.operands[0]) if op.name == "reshape" and op.operands else None
+        view = _alias(access, op)
         if view is not None and view.is_contiguous(access.env) and view.source is not None:
             grouping.start("view", op, view=view)
             continue
@@ -144,6 +145,17 @@ def _loops(grouping: Grouping) -> None:
                 if same or _wholly_inside(grouping, other, group.ops):
                     _merge_groups(grouping, group, other)
     _join_siblings(grouping)
+
+
+def _alias(access: Access, op: Op) -> View | None:
+    """The view of its operand that ``op`` would be, if it moves no data for certain: a reshape, or an element of a small tensor (which
+    the host looks at)."""
+    if op.name == "reshape" and op.operands:
+        return access.view(op.operands[0])
+    if op.name == "slice" and all(d == 1 for d in op.result.dims):
+        view = access.view(op.operands[0])
+        return None if view is None else apply_op(op, view, access.env)  # type: ignore[arg-type]
+    return None
 
 
 def _join_producers(grouping: Grouping, op: Op) -> Group | None:
