@@ -8,7 +8,9 @@ too (tests/conformance).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,22 +46,55 @@ def run_executable(executable: Executable, arrays: Sequence[np.ndarray], *, max_
 
 def native_answer(fn: Function, arrays: Sequence[np.ndarray], target: str = TARGETS[0]) -> Answer:
     """The compiled function's results, or the failed check. ``fn`` is consumed."""
-    compiled = compile_function(fn, target)
-    set_target(target)
-    try:
-        with Executable.from_bytes(compiled.executable) as executable:
-            assert executable.isa == target, f"{executable.isa} was loaded, {target} was compiled"
-            return run_executable(executable, arrays)
-    finally:
-        set_target(None)
+    with load(compile_function(fn, target).executable, target) as executable:
+        return run_executable(executable, arrays)
 
 
 @contextlib.contextmanager
-def natively(target: str = TARGETS[0]) -> Iterator[None]:
-    """Inside, `tf_case` answers with compiled code for ``target`` instead of the interpreter."""
-    before = tf_case.our_answer
+def natively(target: str = TARGETS[0], modes: Sequence[str] = tf_case.MODES) -> Iterator[None]:
+    """Inside, `tf_case` answers with compiled code for ``target`` instead of the interpreter. A case that is meant for several modes is only
+    run in those of ``modes``, if it has any of them."""
+    before = tf_case.our_answer, tf_case.run_case
+
+    def run_case(op: str, arguments: Any, const: Any, wanted: Sequence[str], *rest: Any) -> list[str]:
+        return before[1](op, arguments, const, [m for m in wanted if m in modes] or wanted, *rest)
+
     tf_case.our_answer = lambda fn, arrays: native_answer(fn, arrays, target)
+    tf_case.run_case = run_case
     try:
         yield
     finally:
-        tf_case.our_answer = before
+        tf_case.our_answer, tf_case.run_case = before
+
+
+@dataclasses.dataclass
+class NativeOp:
+    """One op compiled once, to be run at many shapes. ``bodies`` is 2 where there is a uniform and a general one."""
+
+    executable: Executable
+    bodies: int
+
+    def __call__(self, *arrays: np.ndarray, max_threads: int = 0) -> Answer:
+        return run_executable(self.executable, arrays, max_threads=max_threads)
+
+
+def native_op(
+    op: str, arguments: Mapping[str, Any], const: Sequence[str] = (), *, mode: str = "dynamic", target: str = TARGETS[0],
+    known_dims: Sequence[str] = (),
+) -> NativeOp:  # fmt: skip
+    """Compile ``tf.raw_ops.<op>``; the arrays of ``arguments`` (see `tf_case.check_op`) give dtypes and ranks. It is called with arrays for
+    the operands that are not in ``const``, in order."""
+    graph = tf_case.one_op_graph(op, arguments, const)
+    compiled = compile_function(tf_case.lower_graph(graph, mode, known_dims), target)
+    return NativeOp(load(compiled.executable, target), compiled.bodies)
+
+
+def load(data: bytes, target: str) -> Executable:
+    """Load the code for exactly ``target``."""
+    set_target(target)
+    try:
+        executable = Executable.from_bytes(data)
+    finally:
+        set_target(None)
+    assert executable.isa == target, f"{executable.isa} was loaded, {target} was compiled"
+    return executable
