@@ -83,7 +83,9 @@ class Builder:
         op = Op(name, operands, types, checked, regions, self.loc)
         return self.block.append(op) if self.before is None else self.block.insert_before(self.before, op)
 
-    def create1(self, name: str, operands: Sequence[Value] = (), result: Type | None = None, **attrs: Any) -> Value:
+    def create1(
+        self, name: str, operands: Sequence[Value] = (), result: Type | None = None, **attrs: Any
+    ) -> Value:
         """An op with one result and no region; gives the result."""
         return self.create(name, operands, attrs, (), None if result is None else [result]).result
 
@@ -95,7 +97,9 @@ class Builder:
             raise IRError("at least one operand must be a Value")
         return [self.full(a, b.dtype, b.dims), b]
 
-    def region(self, types: Sequence[Type], body: Callable[..., Value | Sequence[Value]], *hints: str) -> Block:
+    def region(
+        self, types: Sequence[Type], body: Callable[..., Value | Sequence[Value]], *hints: str
+    ) -> Block:
         """A block with parameters of `types`, filled by `body(builder, *params)`, which gives the returned values."""
         block = Block(types, hints)
         inner = Builder(block, self.env.child() if self.env else None, self.loc)
@@ -213,7 +217,9 @@ class Builder:
         if dtype.bits == x.dtype.bits:
             return x if dtype == x.dtype else self.create1("bitcast_convert", [x], x.tensor.with_dtype(dtype))
         if dtype.bits < x.dtype.bits:
-            return self.create1("bitcast_convert", [x], TensorType.of(dtype, (*x.dims, x.dtype.bits // dtype.bits)))
+            return self.create1(
+                "bitcast_convert", [x], TensorType.of(dtype, (*x.dims, x.dtype.bits // dtype.bits))
+            )
         return self.create1("bitcast_convert", [x], TensorType(dtype, x.dims[:-1]))
 
     # ---- shape ------------------------------------------------------------------------------------------------
@@ -281,7 +287,12 @@ class Builder:
         return self.create1("gather", [x, indices], slice_sizes=_dims(slice_sizes), **numbers)
 
     def scatter(
-        self, xs: Sequence[Value], indices: Value, updates: Sequence[Value], region: Block | str, **numbers: Any
+        self,
+        xs: Sequence[Value],
+        indices: Value,
+        updates: Sequence[Value],
+        region: Block | str,
+        **numbers: Any,
     ) -> list[Value]:
         """StableHLO scatter; `region` may be a monoid or "assign". Updates out of bounds are skipped."""
         if isinstance(region, str):
@@ -300,7 +311,13 @@ class Builder:
 
     @overload
     def reduce(
-        self, xs: Sequence[Value], inits: Sequence[Value], dims: Iterable[int], region: Block | str, /, arg: str = ""
+        self,
+        xs: Sequence[Value],
+        inits: Sequence[Value],
+        dims: Iterable[int],
+        region: Block | str,
+        /,
+        arg: str = "",
     ) -> list[Value]: ...
 
     def reduce(self, first: Any, second: Any, third: Any, fourth: Any = None, /, arg: str = "") -> Any:
@@ -334,7 +351,9 @@ class Builder:
         block = self.monoid(region, xs[0].dtype) if isinstance(region, str) else region
         return self.create("reduce_window", [*xs, *inits], attrs, [block]).results
 
-    def sort(self, xs: Sequence[Value], dimension: int, region: Block | str, stable: bool = True) -> list[Value]:
+    def sort(
+        self, xs: Sequence[Value], dimension: int, region: Block | str, stable: bool = True
+    ) -> list[Value]:
         """Sort all of `xs` by a comparator region, or by a direction (LT, GT) on the first of them."""
         if isinstance(region, str):
             direction = region
@@ -377,7 +396,9 @@ class Builder:
         """Loop; `types` are the result types where they differ from those of `inits`."""
         return self.create("while", inits, None, [cond, body], types).results
 
-    def case(self, index: Value, branches: Sequence[Block], types: Sequence[Type] | None = None) -> list[Value]:
+    def case(
+        self, index: Value, branches: Sequence[Block], types: Sequence[Type] | None = None
+    ) -> list[Value]:
         """Branch `index` (i32; the last one if out of range). Branches have no parameters and see outer values."""
         return self.create("case", [index], None, branches, types).results
 
@@ -425,7 +446,9 @@ def _kind(name: str) -> str:
     raise IRError(f"unknown monoid {name!r} (one of: {', '.join(MONOIDS)})")
 
 
-def new_function(name: str, params: Mapping[str, TensorType | tuple[DType, Sequence[DimLike]]]) -> tuple[Function, Builder]:
+def new_function(
+    name: str, params: Mapping[str, TensorType | tuple[DType, Sequence[DimLike]]]
+) -> tuple[Function, Builder]:
     """A function with these parameters (name -> type) and a builder at its end."""
     fn = Function(name)
     for arg, type in params.items():

@@ -20,7 +20,9 @@ class Parser:
         while position < end:
             match = _TOKEN.match(text, position)
             if match is None:
-                raise ValueError(f"bad dimension expression {text!r}: unexpected {text[position:].strip()[:10]!r}")
+                raise ValueError(
+                    f"bad dimension expression {text!r}: unexpected {text[position:].strip()[:10]!r}"
+                )
             self.tokens.append(match.group(0).strip())
             position = match.end()
         self.tokens.append("")
@@ -33,7 +35,9 @@ class Parser:
     def take(self, expected: str | None = None) -> str:
         token = self.tokens[self.at]
         if expected is not None and token != expected:
-            raise ValueError(f"bad dimension expression {self.text!r}: expected {expected!r}, found {token or 'end'!r}")
+            raise ValueError(
+                f"bad dimension expression {self.text!r}: expected {expected!r}, found {token or 'end'!r}"
+            )
         self.at += 1
         return token
 
@@ -60,7 +64,9 @@ class Parser:
         while self.peek() in ("*", "//", "%"):
             operator = self.take()
             right = self.power()
-            result = result * right if operator == "*" else result // right if operator == "//" else result % right
+            result = (
+                result * right if operator == "*" else result // right if operator == "//" else result % right
+            )
         return result
 
     def power(self) -> Dim:

@@ -25,7 +25,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from math import gcd
-from typing import Union
+from typing import SupportsIndex, Union
 
 MAX_TERMS = 32
 MAX_SIZE = 160
@@ -74,7 +74,9 @@ class Atom:
 
     def __eq__(self, other: object) -> bool:
         # The text of an atom determines it, hence comparing keys is comparing structures.
-        return self is other or (isinstance(other, Atom) and self._hash == other._hash and self.key == other.key)
+        return self is other or (
+            isinstance(other, Atom) and self._hash == other._hash and self.key == other.key
+        )
 
     def __str__(self) -> str:
         return self.key[1]
@@ -110,8 +112,7 @@ class Dim:
             size += 1
             for atom, power in mono:
                 size += atom.size * power
-                if atom.depth > depth:
-                    depth = atom.depth
+                depth = max(depth, atom.depth)
             if not -_MAX_COEFFICIENT <= coefficient < _MAX_COEFFICIENT:
                 raise DimTooComplex(f"coefficient {coefficient} of a dimension expression exceeds 64 bits")
         if len(terms) > MAX_TERMS:
@@ -161,7 +162,9 @@ class Dim:
 
     def __bool__(self) -> bool:
         if not self.is_static:
-            raise TypeError(f"truth value of the symbolic dimension {self}: ask a ShapeEnv, or compare with None")
+            raise TypeError(
+                f"truth value of the symbolic dimension {self}: ask a ShapeEnv, or compare with None"
+            )
         return self._constant() != 0
 
     @property
@@ -258,9 +261,9 @@ class Dim:
             return self._hash == other._hash and self.terms == other.terms
         if type(other) is int:
             return self.is_static and self._constant() == other
-        if hasattr(other, "__index__") and not isinstance(other, bool):  # numpy's integers
-            return self.is_static and self._constant() == operator.index(other)
-        return NotImplemented
+        if isinstance(other, bool) or not isinstance(other, SupportsIndex):
+            return NotImplemented
+        return self.is_static and self._constant() == operator.index(other)  # numpy's integers
 
     def __str__(self) -> str:
         if self._text is None:

@@ -46,7 +46,9 @@ class _Context:
         for param, value in zip(block.params, inputs, strict=True):
             self.values[param] = value
             if not self.vectorised and isinstance(param.type, TensorType):
-                bind_dims(self.symbols, param.type, np.shape(value), repr(param), fresh=block.parent_op is not None)
+                bind_dims(
+                    self.symbols, param.type, np.shape(value), repr(param), fresh=block.parent_op is not None
+                )
         for op, dead in zip(block.ops, self.deaths(block), strict=True):
             if op.name == "return":
                 return [self.values[v] for v in op.operands]
@@ -64,7 +66,9 @@ class _Context:
         except (CheckFailed, EvaluationError):
             raise
         except Exception as e:
-            raise EvaluationError(f"{op!r} (from {', '.join(op.loc) or 'no node'}): {type(e).__name__}: {e}") from e
+            raise EvaluationError(
+                f"{op!r} (from {', '.join(op.loc) or 'no node'}): {type(e).__name__}: {e}"
+            ) from e
         finally:
             self.vectorised -= vectorised
         for value, result in zip(op.results, results, strict=True):
@@ -80,7 +84,9 @@ class _Context:
             bind_dims(self.symbols, value.type, array.shape, repr(value))
         shape = tuple(self.dim(d) for d in value.type.dims)
         if array.shape != shape or array.dtype != value.type.dtype.np:
-            raise EvaluationError(f"{op!r}: evaluates to {array.dtype}{list(array.shape)}, its type says {list(shape)}")
+            raise EvaluationError(
+                f"{op!r}: evaluates to {array.dtype}{list(array.shape)}, its type says {list(shape)}"
+            )
 
     def deaths(self, block: Block) -> list[list[Value]]:
         """For each op the values of this block that nothing after it needs."""
@@ -130,7 +136,12 @@ def _solve(symbols: dict[str, int], dim: Dim, extent: int, name: str) -> None:
     """Bind `name` where `dim` is affine in it."""
     at0 = dim.substitute({**symbols, name: 0})
     slope = dim.substitute(symbols) - at0
-    if len(slope.terms) == 1 and slope.symbols() == {name} and slope.terms[0][1][0][1] == 1 and len(slope.terms[0][1]) == 1:
+    if (
+        len(slope.terms) == 1
+        and slope.symbols() == {name}
+        and slope.terms[0][1][0][1] == 1
+        and len(slope.terms[0][1]) == 1
+    ):
         coefficient = slope.terms[0][0]
         if slope.terms[0][1][0][0].kind == "sym" and (extent - int(at0)) % coefficient == 0:
             symbols[name] = (extent - int(at0)) // coefficient

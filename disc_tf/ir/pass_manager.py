@@ -86,7 +86,9 @@ class PassManager:
     elide: int = 64
 
     @staticmethod
-    def parse(text: str, known: Mapping[str, type[Pass]] | Iterable[type[Pass]], **options: Any) -> PassManager:
+    def parse(
+        text: str, known: Mapping[str, type[Pass]] | Iterable[type[Pass]], **options: Any
+    ) -> PassManager:
         """Passes from text: names separated by commas, options in braces, e.g. `cse{max_rounds=5},dce`.
 
         Raises PassError for unknown passes, options and values.
@@ -141,7 +143,9 @@ def count_ops(module: Module) -> int:
 def format_stats(stats: Sequence[PassStat]) -> str:
     """A table of times and op counts."""
     width = max((len(s.spec) for s in stats), default=4)
-    lines = [f"{s.spec:<{width}}  {s.seconds * 1e3:9.2f} ms  {s.ops_before:6d} -> {s.ops_after} ops" for s in stats]
+    lines = [
+        f"{s.spec:<{width}}  {s.seconds * 1e3:9.2f} ms  {s.ops_before:6d} -> {s.ops_after} ops" for s in stats
+    ]
     return "\n".join(lines)
 
 

@@ -96,11 +96,17 @@ class Bounds:
         found = self._ranges.get(key)
         if found is not None:
             low, high = found
-            return (None if low is None else low * scale + offset, None if high is None else high * scale + offset)
+            return (
+                None if low is None else low * scale + offset,
+                None if high is None else high * scale + offset,
+            )
         found = self._ranges.get(-key)
         if found is not None:
             low, high = found
-            return (None if high is None else -high * scale + offset, None if low is None else -low * scale + offset)
+            return (
+                None if high is None else -high * scale + offset,
+                None if low is None else -low * scale + offset,
+            )
         return (None, None)
 
     def _interval(self, atom: Atom) -> Interval:

@@ -33,7 +33,9 @@ def verify(target: Module | Function) -> None:
 def verify_function(fn: Function) -> None:
     """Check one function. Raises VerifyError."""
     if len(fn.args) != len(fn.params):
-        raise VerifyError(f"function {fn.name}: {len(fn.args)} ArgInfo entries for {len(fn.params)} parameters")
+        raise VerifyError(
+            f"function {fn.name}: {len(fn.args)} ArgInfo entries for {len(fn.params)} parameters"
+        )
     for p in fn.params:
         if isinstance(p.type, TokenType):
             raise VerifyError(f"function {fn.name}: parameter {p!r} is a token")
@@ -41,7 +43,9 @@ def verify_function(fn: Function) -> None:
     checker.block(fn.body, fn.env, None)
     tensors = [v for v in fn.results if isinstance(v.type, TensorType)]
     if fn.result_names and len(fn.result_names) not in (len(tensors), len(fn.results)):
-        raise VerifyError(f"function {fn.name}: {len(fn.result_names)} result names for {len(tensors)} results")
+        raise VerifyError(
+            f"function {fn.name}: {len(fn.result_names)} result names for {len(tensors)} results"
+        )
 
 
 class _Checker:

@@ -162,7 +162,9 @@ def test_static():
         n.evaluate({})
 
 
-@pytest.mark.parametrize("text", ["", "n +", "2n", "n n", "min(n)", "n^-1", "n/2", "foo(n, 2)", "n^999999999", "(" * 90])
+@pytest.mark.parametrize(
+    "text", ["", "n +", "2n", "n n", "min(n)", "n^-1", "n/2", "foo(n, 2)", "n^999999999", "(" * 90]
+)
 def test_parse_errors(text):
     with pytest.raises(ValueError):
         parse_dim(text)

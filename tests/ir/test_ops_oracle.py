@@ -104,10 +104,13 @@ def make_function(cases: Sequence[Case]):
 
 
 def inputs_for(case: Case, fn, sizes, rng):
-    makers = list(case.data) if isinstance(case.data, list | tuple) else [case.data or anything] * len(case.params)
+    makers = (
+        list(case.data) if isinstance(case.data, list | tuple) else [case.data or anything] * len(case.params)
+    )
     makers += [anything] * (len(fn.params) - len(makers))
     return [
-        make(rng, tuple(d.evaluate(sizes) for d in p.dims), p.dtype) for make, p in zip(makers, fn.params, strict=True)
+        make(rng, tuple(d.evaluate(sizes) for d in p.dims), p.dtype)
+        for make, p in zip(makers, fn.params, strict=True)
     ]
 
 
@@ -119,7 +122,9 @@ def compare(got: np.ndarray, want: np.ndarray, tolerance: float | None):
         return
     tolerance = tolerance if tolerance is not None else TOLERANCE[dtype]
     with np.errstate(all="ignore"):
-        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(
+            got.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance
+        )
 
 
 CASES: list[Case] = []
@@ -138,7 +143,15 @@ _UNARY_DTYPES = {
     "abs": FLOATS + SIGNED, "negate": FLOATS + INTS, "sign": FLOATS + SIGNED, "not": (*INTS, BOOL), "popcnt": INTS,
     "count_leading_zeros": INTS,
 }  # fmt: skip
-_WIDE = {"lgamma": 2e-5, "digamma": 2e-5, "erf": 2e-6, "tan": 1e-5, "acosh": 1e-5, "asinh": 1e-5, "atanh": 1e-5}
+_WIDE = {
+    "lgamma": 2e-5,
+    "digamma": 2e-5,
+    "erf": 2e-6,
+    "tan": 1e-5,
+    "acosh": 1e-5,
+    "asinh": 1e-5,
+    "atanh": 1e-5,
+}
 _UNARY = [
     "abs", "negate", "sign", "exponential", "exponential_minus_one", "log", "log_plus_one", "sqrt", "rsqrt", "cbrt", "sine",
     "cosine", "tan", "tanh", "logistic", "floor", "ceil", "round_nearest_even", "round_nearest_afz", "is_finite", "not", "popcnt",
@@ -160,12 +173,29 @@ _BINARY = {
 }  # fmt: skip
 for _name, _dtypes in _BINARY.items():
     for _dtype in _dtypes:
-        add(f"{_name}-{_dtype}", [(_dtype, [n, m])] * 2, lambda b, x, y, op=_name: b.create1(op, [x, y]), full_range, BRIEF)
+        add(
+            f"{_name}-{_dtype}",
+            [(_dtype, [n, m])] * 2,
+            lambda b, x, y, op=_name: b.create1(op, [x, y]),
+            full_range,
+            BRIEF,
+        )
 for _dtype in FLOATS + INTS:
     for _name in ("divide", "remainder"):
-        add(f"{_name}-{_dtype}", [(_dtype, [n])] * 2, lambda b, x, y, op=_name: b.create1(op, [x, y]), [full_range, _nonzero])
+        add(
+            f"{_name}-{_dtype}",
+            [(_dtype, [n])] * 2,
+            lambda b, x, y, op=_name: b.create1(op, [x, y]),
+            [full_range, _nonzero],
+        )
     _base = uniform(0.1, 3) if _dtype.is_float else integers(0, 5)
-    add(f"power-{_dtype}", [(_dtype, [m])] * 2, lambda b, x, y: b.power(x, y), [_base, integers(0, 4)], tolerance=None)
+    add(
+        f"power-{_dtype}",
+        [(_dtype, [m])] * 2,
+        lambda b, x, y: b.power(x, y),
+        [_base, integers(0, 4)],
+        tolerance=None,
+    )
 for _dtype in INTS:
     for _name in ("shift_left", "shift_right_arithmetic", "shift_right_logical"):
         add(
@@ -175,7 +205,12 @@ for _dtype in INTS:
 for _dtype in SIGNED:
     add(f"divide-by-zero-{_dtype}", [(_dtype, [m])] * 2,
         lambda b, x, y: [b.divide(x, y), b.remainder(x, y)], [full_range, integers(-1, 2)])  # fmt: skip
-    add(f"negative-power-{_dtype}", [(_dtype, [m])] * 2, lambda b, x, y: b.power(x, y), [integers(-1, 2), integers(-3, 4)])
+    add(
+        f"negative-power-{_dtype}",
+        [(_dtype, [m])] * 2,
+        lambda b, x, y: b.power(x, y),
+        [integers(-1, 2), integers(-3, 4)],
+    )
 for _dtype in ALL:
     for _direction in ("EQ", "NE", "LT", "LE", "GT", "GE"):
         add(f"compare-{_direction}-{_dtype}", [(_dtype, [n, m])] * 2,
@@ -189,7 +224,11 @@ for _dtype in ALL:
     ])  # fmt: skip
 for _dtype in FLOATS + INTS:
     add(f"clamp-{_dtype}", [(_dtype, [n, m])], lambda b, x: b.clamp(1, x, 3), anything)
-    add(f"iota-{_dtype}", [(_dtype, [n, m])], lambda b, x: [b.iota(x.dtype, [k, m, 3], d) for d in range(3)] + [x])
+    add(
+        f"iota-{_dtype}",
+        [(_dtype, [n, m])],
+        lambda b, x: [b.iota(x.dtype, [k, m, 3], d) for d in range(3)] + [x],
+    )
     add(f"pad-{_dtype}", [(_dtype, [n, m]), (_dtype, [])], lambda b, x, v: [
         b.pad(x, v, [0, k], [1, m]), b.pad(x, v, [2, 0], [0, -1], [1, 2]), b.pad(x, v, [-n, 1], [n, 1]),
     ])  # fmt: skip
@@ -200,7 +239,17 @@ for _dtype in ALL:
     for _to in ALL:
         add(f"convert-{_dtype}-{_to}", [(_dtype, [n, m])], lambda b, x, t=_to: b.convert(x, t),
             integers(0, 100) if _to.kind == "u" else anything, ONCE)  # fmt: skip
-for _from, _to in [(F32, I32), (I32, F32), (F64, U64), (BF16, I16), (F16, U16), (I8, U8), (F32, U8), (I64, I32), (F64, BF16)]:
+for _from, _to in [
+    (F32, I32),
+    (I32, F32),
+    (F64, U64),
+    (BF16, I16),
+    (F16, U16),
+    (I8, U8),
+    (F32, U8),
+    (I64, I32),
+    (F64, BF16),
+]:
     add(f"bitcast-{_from}-{_to}", [(_from, [n, m])], lambda b, x, t=_to: b.bitcast_convert(x, t))
 add("bitcast-narrow-to-wide", [(U8, [n, 4])], lambda b, x: b.bitcast_convert(x, F32), integers(0, 100))
 
@@ -226,12 +275,16 @@ def argmax(b: Builder, x: Value, axis: int) -> list[Value]:
     scalars = [TensorType(x.dtype, ()), TensorType(I32, ())]
 
     def body(c, value, index, other, j):
-        better = c.or_(c.compare(other, value, "GT"), c.and_(c.compare(other, value, "EQ"), c.compare(j, index, "LT")))
+        better = c.or_(
+            c.compare(other, value, "GT"), c.and_(c.compare(other, value, "EQ"), c.compare(j, index, "LT"))
+        )
         return [c.select(better, other, value), c.select(better, j, index)]
 
     low = b.constant(-np.inf if x.dtype.is_float else np.iinfo(x.dtype.np).min, x.dtype)
     region = b.region(scalars * 2, body)
-    return b.reduce([x, b.iota(I32, x.dims, axis)], [low, b.constant(2**31 - 1, I32)], [axis], region, arg="argmax")
+    return b.reduce(
+        [x, b.iota(I32, x.dims, axis)], [low, b.constant(2**31 - 1, I32)], [axis], region, arg="argmax"
+    )
 
 
 def by_second(b: Builder, x: Value, y: Value) -> list[Value]:
@@ -240,7 +293,9 @@ def by_second(b: Builder, x: Value, y: Value) -> list[Value]:
 
 
 for _dtype in (*FLOATS, I32, I8):
-    add(f"argmax-{_dtype}", [(_dtype, [n, m])], lambda b, x: argmax(b, x, 1) + argmax(b, x, 0), integers(0, 4))
+    add(
+        f"argmax-{_dtype}", [(_dtype, [n, m])], lambda b, x: argmax(b, x, 1) + argmax(b, x, 0), integers(0, 4)
+    )
     add(f"sort-{_dtype}", [(_dtype, [n, m])], lambda b, x: b.sort([x], 1, "LT") + b.sort([x], 0, "GT"))
     add(f"sort-pairs-{_dtype}", [(_dtype, [m, n]), (I32, [m, n])], by_second, integers(0, 3))
     add(f"topk-{_dtype}", [(_dtype, [n, m])], lambda b, x: [*b.topk(x, 1), *b.topk(x, k)], integers(0, 4))
@@ -250,8 +305,18 @@ for _dtype in FLOATS + (I8, I32, I64, U8):
     add(f"dot-batched-{_dtype}", [(_dtype, [m, n, 2, k]), (_dtype, [2, 5, m, k])], lambda b, x, y: [
         b.dot_general(x, y, [3], [3], [0, 2], [2, 0]), b.dot_general(x, y, [0, 3], [2, 3]), b.dot_general(x, y, [], [], [3], [3]),
     ])  # fmt: skip
-add("dot-wide", [(BF16, [n, m]), (BF16, [m, k])], lambda b, x, y: b.dot_general(x, y, [1], [0], dtype=F32), tolerance=1e-5)
-add("dot-i8-i32", [(I8, [n, m]), (I8, [m, k])], lambda b, x, y: b.dot_general(x, y, [1], [0], dtype=I32), full_range)
+add(
+    "dot-wide",
+    [(BF16, [n, m]), (BF16, [m, k])],
+    lambda b, x, y: b.dot_general(x, y, [1], [0], dtype=F32),
+    tolerance=1e-5,
+)
+add(
+    "dot-i8-i32",
+    [(I8, [n, m]), (I8, [m, k])],
+    lambda b, x, y: b.dot_general(x, y, [1], [0], dtype=I32),
+    full_range,
+)
 
 _far = integers(-3, 9)
 for _dtype in (F32, BF16, I64, BOOL):
@@ -286,7 +351,11 @@ def power_loop(b: Builder, x: Value, count: Value) -> list[Value]:
 
 
 def branches(b: Builder, index: Value, x: Value) -> list[Value]:
-    regions = [b.region([], lambda c: c.negate(x)), b.region([], lambda c: c.add(x, 1)), b.region([], lambda c: c.zeros(x.dtype, x.dims))]
+    regions = [
+        b.region([], lambda c: c.negate(x)),
+        b.region([], lambda c: c.add(x, 1)),
+        b.region([], lambda c: c.zeros(x.dtype, x.dims)),
+    ]
     return b.case(index, regions)
 
 
@@ -349,9 +418,16 @@ def test_check_and_bind_dim_against_xla():
     extent = b.bind_dim(i, "q")
     b.return_([b.pad(x, 1.0, [0], [extent]), t])
     verify(fn)
-    for values, size, failure in [([1, 2], 2, None), ([1, -2], 2, (3, "first")), ([1, 2], -1, (11, "second"))]:
+    for values, size, failure in [
+        ([1, 2], 2, None),
+        ([1, -2], 2, (3, "first")),
+        ([1, 2], -1, (11, "second")),
+    ]:
         inputs = [np.array(values, np.float32), np.int32(size)]
-        runs = [lambda i=inputs: evaluate(fn, i), lambda i=inputs, s=size: run_with_jax(fn, i, {"q": max(s, 0)})]
+        runs = [
+            lambda i=inputs: evaluate(fn, i),
+            lambda i=inputs, s=size: run_with_jax(fn, i, {"q": max(s, 0)}),
+        ]
         for run in runs:
             if failure is None:
                 (got,) = run()
@@ -366,6 +442,7 @@ def test_check_and_bind_dim_against_xla():
 def test_float_to_int_out_of_range_is_int_min():
     values = np.array([np.nan, np.inf, -np.inf, 1e20, -1e20, 3e9, -3.7, 254.9])
     for dtype in (F32, F64, BF16):
+
         def run(to, dtype=dtype):
             fn, b = new_function("main", {"x": (dtype, ["n"])})
             b.return_([b.convert(fn.params[0], to)])
@@ -381,9 +458,17 @@ def test_nan_rules():
     nan = np.array([np.nan, 1, 2], np.float32)
     fn, b = new_function("main", {"x": (F32, [n])})
     x = fn.params[0]
-    b.return_([b.maximum(x, 0.5), b.reduce(x, [0], "max"), b.clamp(0.0, x, 1.0), b.sign(x), b.compare(x, x, "NE")])
+    b.return_(
+        [b.maximum(x, 0.5), b.reduce(x, [0], "max"), b.clamp(0.0, x, 1.0), b.sign(x), b.compare(x, x, "NE")]
+    )
     a, r, c, s, ne = evaluate(fn, [nan])
-    assert np.isnan(a[0]) and np.isnan(r) and np.isnan(c[0]) and np.isnan(s[0]) and ne.tolist() == [True, False, False]
+    assert (
+        np.isnan(a[0])
+        and np.isnan(r)
+        and np.isnan(c[0])
+        and np.isnan(s[0])
+        and ne.tolist() == [True, False, False]
+    )
 
 
 def test_sort_of_long_rows_and_odd_comparators():

@@ -50,7 +50,9 @@ def make():
 
 
 def test_options_in_text():
-    manager = PassManager.parse('append{count=3, label="a, b", scale=2.5, really=true}, append ,append{really=false}', KNOWN)
+    manager = PassManager.parse(
+        'append{count=3, label="a, b", scale=2.5, really=true}, append ,append{really=false}', KNOWN
+    )
     assert manager.passes == (Append(3, 2.5, "a, b"), Append(), Append(really=False))
     assert manager.spec() == 'append{count=3, scale=2.5, label="a, b"},append,append{really=false}'
     assert PassManager.parse(manager.spec(), [Append]).passes == manager.passes
@@ -76,7 +78,9 @@ def test_bad_text(text, message):
 
 def test_run_times_dumps_and_shares(tmp_path):
     module = make()
-    manager = PassManager.parse("append{count=2},append{label=q}", KNOWN, dump_dir=tmp_path, dump_prefix="c0_", verify_each=True)
+    manager = PassManager.parse(
+        "append{count=2},append{label=q}", KNOWN, dump_dir=tmp_path, dump_prefix="c0_", verify_each=True
+    )
     ctx = manager.run(module)
     assert [(s.spec, s.ops_before, s.ops_after) for s in ctx.stats] == [
         ("append{count=2}", 1, 3),

@@ -61,7 +61,9 @@ def test_divisibility():
     assert env.divides(8, n) is None and env.divides(4, 8 * n) is True and env.divides(2, 2 * n + 1) is False
     assert env.assume_divides(8, n)
     assert env.divides(4, n) is True and env.divides(16, n * n) is True and env.divides(16, n) is None
-    assert env.simplify((n // 8) * 8) == n and env.simplify(n % 4) == 0 and env.simplify(n // 2 * 2 + 1) == n + 1
+    assert (
+        env.simplify((n // 8) * 8) == n and env.simplify(n % 4) == 0 and env.simplify(n // 2 * 2 + 1) == n + 1
+    )
     assert env.is_equal(n, 3) is False and env.divides(0, n) is None and env.divides(0, n + 1) is False
     assert env.assume_divides(S, T)
     assert env.divides(S, T * 5) is True and env.divides(T, S) is None
@@ -134,7 +136,9 @@ def _apply(op, x: Dim, y: Dim) -> Dim:
 leaves = st.one_of(st.integers(-2, 4).map(Dim.of), st.sampled_from(NAMES).map(sym))
 dims = st.recursive(
     leaves,
-    lambda inner: st.builds(_apply, st.sampled_from(["+", "-", "*", "//", "%", "min", "max", "*", "+"]), inner, inner),
+    lambda inner: st.builds(
+        _apply, st.sampled_from(["+", "-", "*", "//", "%", "min", "max", "*", "+"]), inner, inner
+    ),
     max_leaves=6,
 )
 facts = st.lists(
@@ -181,7 +185,12 @@ def test_every_answer_is_sound(assumed, x, y):
             consistent &= env.assume_divides(a, b)
         else:
             consistent &= env.set_range(a, *b)
-    equal, divides, nonneg, (low, high) = env.is_equal(x, y), env.divides(x, y), env.is_nonneg(x), env.bounds(x)
+    equal, divides, nonneg, (low, high) = (
+        env.is_equal(x, y),
+        env.divides(x, y),
+        env.is_nonneg(x),
+        env.bounds(x),
+    )
     same = env.same_elements([x, y, 2], [y, 2 * x])
     simple = env.simplify(x)
     assert env.simplify(simple) == simple

@@ -40,7 +40,9 @@ def newton(x):
 
 
 def until(x):
-    return lax.while_loop(lambda c: c[0] < 10, lambda c: (c[0] + jnp.int32(c[1].shape[0]) + 1, c[1] * 2), (jnp.int32(0), x))[1]
+    return lax.while_loop(
+        lambda c: c[0] < 10, lambda c: (c[0] + jnp.int32(c[1].shape[0]) + 1, c[1] * 2), (jnp.int32(0), x)
+    )[1]
 
 
 CASES = [
@@ -83,7 +85,9 @@ def exported(fn, specs):
 
 
 def dims_of(specs):
-    return [[int(x) if x.strip().isdigit() else x.strip() for x in s.split(",")] if s else [] for s, _ in specs]
+    return [
+        [int(x) if x.strip().isdigit() else x.strip() for x in s.split(",")] if s else [] for s, _ in specs
+    ]
 
 
 @pytest.mark.parametrize("name, fn, specs", CASES, ids=[c[0] for c in CASES])
@@ -110,10 +114,14 @@ def test_import_agrees_with_jax(name, fn, specs):
         assert len(got) == len(want)
         for g, w in zip(got, want, strict=True):
             assert g.dtype == w.dtype and g.shape == w.shape
-            np.testing.assert_allclose(g.astype(np.float64), np.asarray(w).astype(np.float64), rtol=2e-5, atol=2e-5)
+            np.testing.assert_allclose(
+                g.astype(np.float64), np.asarray(w).astype(np.float64), rtol=2e-5, atol=2e-5
+            )
 
 
-@pytest.mark.parametrize("name", ["softmax", "attention", "split_heads", "half", "pad_concat", "take", "layer_norm"])
+@pytest.mark.parametrize(
+    "name", ["softmax", "attention", "split_heads", "half", "pad_concat", "take", "layer_norm"]
+)
 def test_shapes_come_back_as_dims(name):
     """No shape is bound from data where JAX's came from argument dims."""
     _, fn, specs = next(c for c in CASES if c[0] == name)
@@ -163,8 +171,14 @@ def test_inline_into_a_function():
     [
         ("nonsense", "not StableHLO"),
         ("module {}", "no function main"),
-        ("module { func.func @main(%x: tensor<*xf32>) -> tensor<*xf32> { return %x : tensor<*xf32> } }", "not a ranked tensor"),
-        ("module { func.func @main(%x: tensor<2xcomplex<f32>>) { return } }", "complex<f32> is not supported"),
+        (
+            "module { func.func @main(%x: tensor<*xf32>) -> tensor<*xf32> { return %x : tensor<*xf32> } }",
+            "not a ranked tensor",
+        ),
+        (
+            "module { func.func @main(%x: tensor<2xcomplex<f32>>) { return } }",
+            "complex<f32> is not supported",
+        ),
         (
             """module { func.func @main(%x: tensor<f32>) -> tensor<f32> {
               %y = "stablehlo.custom_call"(%x) {call_target_name = "foo"} : (tensor<f32>) -> tensor<f32>

@@ -104,7 +104,9 @@ def test_constants_round_trip(dtype, shape):
     verify(fn)
     (got, splat) = evaluate(parse_function(print_function(fn)), [])
     assert got.dtype == dtype.np and got.shape == shape
-    assert np.array_equal(got.view(np.uint8) if shape else got.tobytes(), value.view(np.uint8) if shape else value.tobytes())
+    assert np.array_equal(
+        got.view(np.uint8) if shape else got.tobytes(), value.view(np.uint8) if shape else value.tobytes()
+    )
     assert splat.strides == (0, 0) and (splat == 1).all()
 
 
@@ -124,11 +126,17 @@ def test_elided_constants_do_not_parse():
         ("func main(%x: f33[n]) { return(%x) }", "unknown dtype"),
         ("func main(%x: f32[n) { return(%x) }", "expected"),
         ("func main(%x: f32[n], %x: f32[n]) { return(%x) }", "defined twice"),
-        ("func main(%x: f32[n]) { %y = transpose(%x) {order=[0]} : f32[n] return(%y) }", "unknown attribute 'order'"),
+        (
+            "func main(%x: f32[n]) { %y = transpose(%x) {order=[0]} : f32[n] return(%y) }",
+            "unknown attribute 'order'",
+        ),
         ("func main(%x: f32[n]) { %y = transpose(%x) : f32[n] return(%y) }", "'permutation' is missing"),
         ("func main(%x: f32[n]) { %y = iota() {dimension=1.5} : f32[n] return(%y) }", "not an integer"),
         ("func main(%x: f32[n]) {", "expected"),
-        ("func main() { %c = constant() {value=f32[3] [1.0, 2.0]} : f32[3] return(%c) }", "2 elements for shape"),
+        (
+            "func main() { %c = constant() {value=f32[3] [1.0, 2.0]} : f32[3] return(%c) }",
+            "2 elements for shape",
+        ),
     ],
 )
 def test_parse_errors(text, message):
@@ -159,10 +167,19 @@ def build(lines, params="%x: f32[n,4], %y: f32[n,4], %p: bool[], %i: i64[]"):
             %b = disc.check(%p, %t) {code=3, message=""} : token return(%a, %b)""",
             "consumed twice",
         ),
-        ("%a = slice(%x) {starts=[0, 2], limits=[n, 5], strides=[1, 1]} : f32[n,3] return(%a)", "outside dimension"),
-        ("%a = slice(%x) {starts=[0, 2], limits=[n, 4], strides=[1, 0]} : f32[n,2] return(%a)", "positive constant"),
+        (
+            "%a = slice(%x) {starts=[0, 2], limits=[n, 5], strides=[1, 1]} : f32[n,3] return(%a)",
+            "outside dimension",
+        ),
+        (
+            "%a = slice(%x) {starts=[0, 2], limits=[n, 4], strides=[1, 0]} : f32[n,2] return(%a)",
+            "positive constant",
+        ),
         ('%a = compare(%x, %y) {direction="XX"} : bool[n,4] return(%a)', "must be one of EQ"),
-        ("%a = broadcast_in_dim(%x) {broadcast_dimensions=[0, 1]} : f32[n,6] return(%a)", "cannot be broadcast"),
+        (
+            "%a = broadcast_in_dim(%x) {broadcast_dimensions=[0, 1]} : f32[n,6] return(%a)",
+            "cannot be broadcast",
+        ),
     ],
 )
 def test_verifier_rejects(lines, message):
@@ -206,10 +223,12 @@ def test_branches_see_outer_values_and_scope_symbols():
     fn, b = new_function("main", {"i": (DType.I32, []), "x": (DType.F32, ["n"]), "k": (DType.I64, [])})
     index, x, k = fn.params
     first = b.region([], lambda c: c.add(x, x))
+
     def padded(c):
         extent = c.bind_dim(k, "k")
         big = c.pad(x, 0.0, [0], [extent])
         return c.slice(big, [0], ["n"])
+
     b.return_(b.case(index, [first, b.region([], padded)]))
     verify(fn)
     data = np.arange(3, dtype=np.float32)

@@ -220,7 +220,9 @@ class OpDef:
         """Check attributes, operands and result types of `op`. Raises IRError."""
         attrs = self.attributes(op.attrs)
         given = [r.type for r in op.results]
-        inferred = self.infer_types([v.type for v in op.operands], attrs, op.regions, given if self.typed else None, env)
+        inferred = self.infer_types(
+            [v.type for v in op.operands], attrs, op.regions, given if self.typed else None, env
+        )
         if len(given) != len(inferred):
             raise IRError(f"{self.name}: has {len(given)} results, should have {len(inferred)}")
         for i, (have, want) in enumerate(zip(given, inferred, strict=True)):

@@ -45,7 +45,9 @@ def _infer_while(i: InferInput) -> list[Type]:
     results = list(i.result) if i.result is not None else list(i.types)
     if len(results) != len(i.types):
         raise i.fail(f"has {len(results)} results for {len(i.types)} carried values")
-    _expect(i, [p.type for p in cond.params], [p.type for p in body.params], "parameters of condition and body")
+    _expect(
+        i, [p.type for p in cond.params], [p.type for p in body.params], "parameters of condition and body"
+    )
     # A dim that changes over the iterations is a symbol of the regions, bound there; then only dtype and rank must agree.
     _expect(i, i.types, [_loose(p.type) for p in body.params], "initial values")
     predicate = _region_results(i, 0)
@@ -144,7 +146,9 @@ def _return_reference(op: Op, inputs: Sequence[Any], ctx: EvalContext) -> list[A
     return []
 
 
-register(OpDef("while", None, _infer_while, _while_reference, regions=2, typed=True, stablehlo="stablehlo.while"))
+register(
+    OpDef("while", None, _infer_while, _while_reference, regions=2, typed=True, stablehlo="stablehlo.while")
+)
 register(OpDef("case", 1, _infer_case, _case_reference, regions=None, typed=True, stablehlo="stablehlo.case"))
 register(OpDef("return", None, lambda i: [], _return_reference, stablehlo="stablehlo.return"))
 register(OpDef("disc.dim", 0, _infer_dim, _dim_reference, {"dim": Attr("dim")}, typed=True))

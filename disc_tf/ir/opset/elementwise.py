@@ -171,8 +171,23 @@ register(
 register(OpDef("select", 3, _infer_select, _select_reference, elementwise=True, stablehlo="stablehlo.select"))
 register(OpDef("clamp", 3, _infer_clamp, _clamp_reference, elementwise=True, stablehlo="stablehlo.clamp"))
 register(
-    OpDef("convert", 1, _infer_convert, _convert_reference, elementwise=True, typed=True, stablehlo="stablehlo.convert")
+    OpDef(
+        "convert",
+        1,
+        _infer_convert,
+        _convert_reference,
+        elementwise=True,
+        typed=True,
+        stablehlo="stablehlo.convert",
+    )
 )
 register(
-    OpDef("bitcast_convert", 1, _infer_bitcast, _bitcast_reference, typed=True, stablehlo="stablehlo.bitcast_convert")
+    OpDef(
+        "bitcast_convert",
+        1,
+        _infer_bitcast,
+        _bitcast_reference,
+        typed=True,
+        stablehlo="stablehlo.bitcast_convert",
+    )
 )

@@ -22,7 +22,12 @@ def _batch_dims(i: InferInput, indices: TensorType, vector: int) -> list[Dim]:
 
 
 def _check_index_map(
-    i: InferInput, operand: TensorType, indices: TensorType, index_map: Sequence[int], ob: Sequence[int], ib: Sequence[int]
+    i: InferInput,
+    operand: TensorType,
+    indices: TensorType,
+    index_map: Sequence[int],
+    ob: Sequence[int],
+    ib: Sequence[int],
 ) -> None:
     vector = i.attrs["index_vector_dim"]
     width = indices.dims[vector] if vector < indices.rank else Dim.of(1)
@@ -68,7 +73,12 @@ def _index_columns(indices: np.ndarray, vector: int) -> np.ndarray:
 
 
 def _starts(
-    rank: int, columns: np.ndarray, index_map: Sequence[int], ob: Sequence[int], ib: Sequence[int], vector: int
+    rank: int,
+    columns: np.ndarray,
+    index_map: Sequence[int],
+    ob: Sequence[int],
+    ib: Sequence[int],
+    vector: int,
 ) -> list[np.ndarray]:
     """For each operand dimension the start of the window, over the batch shape."""
     batch = columns.shape[:-1]
@@ -109,7 +119,9 @@ def _gather_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) ->
     # taken is batch dims then window dims; offset_dims says where the window dims go
     batch_positions = [k for k in range(len(shape)) if k not in a["offset_dims"]]
     order = np.argsort([*batch_positions, *a["offset_dims"]])
-    return [np.broadcast_to(taken, [shape[k] for k in (*batch_positions, *a["offset_dims"])]).transpose(order)]
+    return [
+        np.broadcast_to(taken, [shape[k] for k in (*batch_positions, *a["offset_dims"])]).transpose(order)
+    ]
 
 
 def _infer_scatter(i: InferInput) -> list[Type]:

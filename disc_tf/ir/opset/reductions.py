@@ -26,18 +26,24 @@ _SORT_MATRIX = 512  # rows up to this long are sorted by counting over all pairs
 # ---- regions ------------------------------------------------------------------------------------------------
 
 
-def check_scalar_region(i: InferInput, block: Block, params: Sequence[DType], results: Sequence[DType]) -> None:
+def check_scalar_region(
+    i: InferInput, block: Block, params: Sequence[DType], results: Sequence[DType]
+) -> None:
     """Require that a region takes and returns scalars of these dtypes."""
     want: list[Type] = [TensorType(d, ()) for d in params]
     have = [p.type for p in block.params]
     if have != want:
-        raise i.fail(f"region parameters are ({', '.join(map(str, have))}), should be ({', '.join(map(str, want))})")
+        raise i.fail(
+            f"region parameters are ({', '.join(map(str, have))}), should be ({', '.join(map(str, want))})"
+        )
     if not block.ops or block.ops[-1].name != "return":
         raise i.fail("region has no return")
     want = [TensorType(d, ()) for d in results]
     have = [v.type for v in block.results]
     if have != want:
-        raise i.fail(f"region returns ({', '.join(map(str, have))}), should return ({', '.join(map(str, want))})")
+        raise i.fail(
+            f"region returns ({', '.join(map(str, have))}), should return ({', '.join(map(str, want))})"
+        )
 
 
 def _inputs_and_inits(i: InferInput) -> tuple[list[TensorType], tuple[Dim, ...]]:
@@ -73,7 +79,11 @@ def combine(kind: str, axis_first: np.ndarray, init: np.ndarray) -> np.ndarray:
             floating = scalar_math.is_float(dtype)
             wide = np.dtype(np.float64) if floating else dtype
             total = ufunc.reduce(axis_first.astype(wide), axis=0, dtype=wide)
-            return scalar_math.round_to(ufunc(total, init.astype(wide)), dtype) if floating else ufunc(total, init)
+            return (
+                scalar_math.round_to(ufunc(total, init.astype(wide)), dtype)
+                if floating
+                else ufunc(total, init)
+            )
         fn = {"max": "maximum", "min": "minimum", "and": "and", "or": "or"}[kind]
         result = np.broadcast_to(init, axis_first.shape[1:])
         binary = scalar_math.BINARY[fn]
@@ -123,7 +133,14 @@ def window_extent(extent: Dim, size: int, stride: int, base: int, dilation: int,
 
 
 def _window_attrs(i: InferInput, rank: int) -> list[Sequence]:
-    names = ("window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding_low", "padding_high")
+    names = (
+        "window_dimensions",
+        "window_strides",
+        "base_dilations",
+        "window_dilations",
+        "padding_low",
+        "padding_high",
+    )
     values = [i.attrs[name] for name in names]
     for name, value in zip(names, values, strict=True):
         if len(value) != rank:
@@ -188,9 +205,7 @@ def _sort_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> l
     order = np.empty(rows[0].shape, np.int64)
     for r in range(rows[0].shape[0]):
         order[r] = _sorted_order([row[r] for row in rows], block, ctx)
-    return [
-        np.moveaxis(np.take_along_axis(row, order, axis=1).reshape(shape), -1, axis) for row in rows
-    ]
+    return [np.moveaxis(np.take_along_axis(row, order, axis=1).reshape(shape), -1, axis) for row in rows]
 
 
 def _sorted_order(columns: Sequence[np.ndarray], block: Block, ctx: EvalContext) -> np.ndarray:
@@ -312,19 +327,25 @@ def dot_general(
     for x, y in zip((*lb, *lc), (*rb, *rc), strict=True):
         right[y] = left[x]
     out = [left[k] for k in lb]
-    out += [c for k, c in enumerate(left) if k not in (*lb, *lc)] + [c for k, c in enumerate(right) if k not in (*rb, *rc)]
+    out += [c for k, c in enumerate(left) if k not in (*lb, *lc)] + [
+        c for k, c in enumerate(right) if k not in (*rb, *rc)
+    ]
     wide = np.dtype(np.float64) if floating else np.dtype(dtype)
     with np.errstate(all="ignore"):
         spec = f"{''.join(left)},{''.join(right)}->{''.join(out)}"
         result = np.einsum(spec, a.astype(wide), b.astype(wide), optimize=floating)
-        return scalar_math.round_to(np.asarray(result), dtype) if floating else np.asarray(result).astype(dtype)
+        return (
+            scalar_math.round_to(np.asarray(result), dtype) if floating else np.asarray(result).astype(dtype)
+        )
 
 
 def _dot_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> list[np.ndarray]:
     return [dot_general(inputs[0], inputs[1], [op.attrs[k] for k in _DOT_ATTRS], op.result.dtype.np)]
 
 
-def _define(name: str, arity: int | None, infer: Callable, reference: Callable, attrs: dict[str, Attr], **more) -> None:
+def _define(
+    name: str, arity: int | None, infer: Callable, reference: Callable, attrs: dict[str, Attr], **more
+) -> None:
     register(OpDef(name, arity, infer, reference, attrs, **more))
 
 

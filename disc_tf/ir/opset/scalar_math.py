@@ -47,7 +47,11 @@ def _transcendental(fn: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     def apply(*xs: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
             wide = np.asarray(fn(*(x.astype(np.float64) for x in xs)))
-        return wide.astype(np.float32).astype(xs[0].dtype) if xs[0].dtype in _NARROW else wide.astype(xs[0].dtype)
+        return (
+            wide.astype(np.float32).astype(xs[0].dtype)
+            if xs[0].dtype in _NARROW
+            else wide.astype(xs[0].dtype)
+        )
 
     return apply
 
@@ -202,7 +206,11 @@ def _shift(kind: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
             filled = np.where(wide, bits - 1, safe).astype(signed.dtype)
             return np.right_shift(signed, filled).view(a.dtype)
         shift = np.left_shift if kind == "left" else np.right_shift
-        return np.where(wide, np.zeros((), unsigned), shift(a.view(unsigned), safe)).astype(unsigned).view(a.dtype)
+        return (
+            np.where(wide, np.zeros((), unsigned), shift(a.view(unsigned), safe))
+            .astype(unsigned)
+            .view(a.dtype)
+        )
 
     return apply
 

@@ -138,7 +138,11 @@ def _infer_slice(i: InferInput) -> list[Type]:
         if not stride.is_static or int(stride) < 1:
             raise i.fail(f"stride {stride} must be a positive constant")
         for low, high in ((Dim.of(0), start), (start, limit), (limit, d)):
-            known = i.env.is_nonneg(high - low) if i.env else (high - low).is_static and int(high - low) >= 0 or None
+            known = (
+                i.env.is_nonneg(high - low)
+                if i.env
+                else (high - low).is_static and int(high - low) >= 0 or None
+            )
             if known is False or ((high - low).is_static and int(high - low) < 0):
                 raise i.fail(f"slice [{start}:{limit}] is outside dimension of extent {d}")
         dims.append(ceildiv(limit - start, stride))
@@ -197,7 +201,9 @@ def _infer_dynamic_update_slice(i: InferInput) -> list[Type]:
     return [x]
 
 
-def _dynamic_update_slice_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> list[np.ndarray]:
+def _dynamic_update_slice_reference(
+    op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext
+) -> list[np.ndarray]:
     x, update, *starts = inputs
     out = x.copy()
     out[_clamped(x, update.shape, starts)] = update
@@ -251,7 +257,12 @@ def _define(name: str, arity: int | None, infer, reference, typed: bool = False,
 _define("constant", 0, _infer_constant, _constant_reference, value=Attr("array"))
 _define("iota", 0, _infer_iota, _iota_reference, typed=True, dimension=Attr("int"))
 _define(
-    "broadcast_in_dim", 1, _infer_broadcast, _broadcast_reference, typed=True, broadcast_dimensions=Attr("ints")
+    "broadcast_in_dim",
+    1,
+    _infer_broadcast,
+    _broadcast_reference,
+    typed=True,
+    broadcast_dimensions=Attr("ints"),
 )
 _define("reshape", 1, _infer_reshape, _reshape_reference, typed=True)
 _define("transpose", 1, _infer_transpose, _transpose_reference, permutation=Attr("ints"))

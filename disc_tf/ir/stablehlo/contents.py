@@ -45,7 +45,9 @@ class Contents:
             return [Dim.of(int(x)) for x in op.attrs["value"].reshape(-1)]
         if op.name == "disc.dim":
             return [op.attrs["dim"]]
-        operands = [self.known.get(v) if v.op is None or v.op.name != "constant" else self.of(v) for v in op.operands]
+        operands = [
+            self.known.get(v) if v.op is None or v.op.name != "constant" else self.of(v) for v in op.operands
+        ]
         if op.name in ("and", "or") and t.dtype.is_bool:
             decided = [Dim.of(int(op.name == "or"))] * int(t.num_elements())
             if decided in operands:
@@ -73,7 +75,9 @@ class Contents:
         answers = []
         for zero in itertools.product((True, False), repeat=len(symbols)):
             env = self.env.child()
-            if not all(env.assume_eq(s, 0) if z else env.set_range(s, 1) for s, z in zip(symbols, zero, strict=True)):
+            if not all(
+                env.assume_eq(s, 0) if z else env.set_range(s, 1) for s, z in zip(symbols, zero, strict=True)
+            ):
                 continue
             case = Contents(env)
             for u in order:

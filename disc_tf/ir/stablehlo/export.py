@@ -47,7 +47,9 @@ def to_stablehlo(
     if checks not in CHECKS:
         raise ValueError(f"checks must be one of {', '.join(CHECKS)}, is {checks!r}")
     functions = list(target.functions.values()) if isinstance(target, Module) else [target]
-    text = "module {\n" + "".join(_FunctionExporter(fn, dims or {}, checks).text() for fn in functions) + "}\n"
+    text = (
+        "module {\n" + "".join(_FunctionExporter(fn, dims or {}, checks).text() for fn in functions) + "}\n"
+    )
     with context():
         try:
             module = ir.Module.parse(text)
@@ -144,7 +146,9 @@ class _FunctionExporter:
         if not coefficient.is_static or slope != coefficient * Dim.of(name):
             return
         attr = f"{{dimension = {axis} : i64}}"
-        extent = self.emit(f'"stablehlo.get_dimension_size"({self.names[p]}) {attr} : ({self.type(p.type)}) -> tensor<i32>')
+        extent = self.emit(
+            f'"stablehlo.get_dimension_size"({self.names[p]}) {attr} : ({self.type(p.type)}) -> tensor<i32>'
+        )
         value = self.emit(f'"stablehlo.convert"({extent}) : (tensor<i32>) -> {I64}')
         if offset != 0:
             value = self.math.binary("subtract", value, self.math.value(offset))
@@ -166,7 +170,9 @@ class _FunctionExporter:
         if len(parts) == 1:
             return parts[0], kind
         operands = ", ".join(["tensor<1xi64>"] * len(parts))
-        return self.emit(f'"stablehlo.concatenate"({", ".join(parts)}) {{dimension = 0 : i64}} : ({operands}) -> {kind}'), kind
+        return self.emit(
+            f'"stablehlo.concatenate"({", ".join(parts)}) {{dimension = 0 : i64}} : ({operands}) -> {kind}'
+        ), kind
 
     # ---- ops -------------------------------------------------------------------------------------------------
 
@@ -184,7 +190,12 @@ class _FunctionExporter:
                 raise StableHLOError(f"{op!r}: {e}") from None
 
     def plain(
-        self, op: Op, name: str, attrs: str, extra: Sequence[tuple[str, str]] = (), operands: Sequence[Value] | None = None
+        self,
+        op: Op,
+        name: str,
+        attrs: str,
+        extra: Sequence[tuple[str, str]] = (),
+        operands: Sequence[Value] | None = None,
     ) -> None:
         """One op with attributes, regions, and `extra` operands (name, type) after its own."""
         values = op.operands if operands is None else operands
@@ -311,7 +322,11 @@ def _slice(x: _FunctionExporter, op: Op) -> None:
     values = [x.static(d, op) for d in (starts, limits, strides)]
     if x.static(op.operands[0].dims, op) is not None and all(v is not None for v in values):
         names = ("start_indices", "limit_indices", "strides")
-        x.plain(op, "stablehlo.slice", ", ".join(f"{n} = {array(v or ())}" for n, v in zip(names, values, strict=True)))
+        x.plain(
+            op,
+            "stablehlo.slice",
+            ", ".join(f"{n} = {array(v or ())}" for n, v in zip(names, values, strict=True)),
+        )
     else:
         x.plain(op, "stablehlo.real_dynamic_slice", "", [x.shape(d) for d in (starts, limits, strides)])
 
@@ -335,7 +350,9 @@ def _dynamic_slice(x: _FunctionExporter, op: Op) -> None:
     for scalars in (low, high):
         parts = [x.emit(f'"stablehlo.reshape"({s}) : ({I64}) -> tensor<1xi64>') for s in scalars]
         types = ", ".join(["tensor<1xi64>"] * rank)
-        joined = x.emit(f'"stablehlo.concatenate"({", ".join(parts)}) {{dimension = 0 : i64}} : ({types}) -> tensor<{rank}xi64>')
+        joined = x.emit(
+            f'"stablehlo.concatenate"({", ".join(parts)}) {{dimension = 0 : i64}} : ({types}) -> tensor<{rank}xi64>'
+        )
         operands.append((joined, f"tensor<{rank}xi64>"))
     operands.append(x.shape([Dim.of(1)] * rank))
     x.plain(op, "stablehlo.real_dynamic_slice", "", operands, op.operands[:1])
@@ -347,7 +364,11 @@ def _pad(x: _FunctionExporter, op: Op) -> None:
     dims = [op.attrs[k] for k in ("low", "high", "interior")]
     values = [x.static(d, op) for d in dims]
     if all(v is not None for v in values):
-        x.plain(op, "stablehlo.pad", ", ".join(f"{n} = {array(v or ())}" for n, v in zip(names, values, strict=True)))
+        x.plain(
+            op,
+            "stablehlo.pad",
+            ", ".join(f"{n} = {array(v or ())}" for n, v in zip(names, values, strict=True)),
+        )
     else:
         x.plain(op, "stablehlo.dynamic_pad", "", [x.shape(d) for d in dims])
 
@@ -367,7 +388,9 @@ def _gather(x: _FunctionExporter, op: Op) -> None:
     shape = x.static(op.result.dims, op)
     if shape is not None and 0 in shape:
         # Nothing from an empty table is legal for us; StableHLO wants the slice to fit the operand even so.
-        x.plain(op, "stablehlo.constant", f"value = {dense(np.empty(shape, op.result.dtype.np))}", operands=())
+        x.plain(
+            op, "stablehlo.constant", f"value = {dense(np.empty(shape, op.result.dtype.np))}", operands=()
+        )
     elif sizes is not None:
         x.plain(op, "stablehlo.gather", f"{attrs}, slice_sizes = {array(sizes)}")
     else:
@@ -417,7 +440,11 @@ def _dot_general(x: _FunctionExporter, op: Op) -> None:
     keys = ("lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting")
     numbers = ", ".join(f"{k}_dimensions = {integers(op.attrs[k])}" for k in keys)
     precision = "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
-    x.plain(op, "stablehlo.dot_general", f"dot_dimension_numbers = #stablehlo.dot<{numbers}>, precision_config = {precision}")
+    x.plain(
+        op,
+        "stablehlo.dot_general",
+        f"dot_dimension_numbers = #stablehlo.dot<{numbers}>, precision_config = {precision}",
+    )
 
 
 @_handles("disc.topk")
@@ -448,7 +475,9 @@ def _scan(x: _FunctionExporter, op: Op) -> None:
     name = x.names[operand]
     if wide != dtype:
         name = x.emit(f'"stablehlo.convert"({name}) : ({x.type(operand.type)}) -> {wide_type}')
-    init = x.emit(f'"stablehlo.constant"() {{value = {dense(scan_identity(op.attrs["kind"], wide.np))}}} : () -> {scalar}')
+    init = x.emit(
+        f'"stablehlo.constant"() {{value = {dense(scan_identity(op.attrs["kind"], wide.np))}}} : () -> {scalar}'
+    )
     shift = 1 if op.attrs.get("exclusive") else 0
     before, after = n - 1 + shift, -shift
     if op.attrs.get("reverse"):
@@ -459,12 +488,14 @@ def _scan(x: _FunctionExporter, op: Op) -> None:
     window = [n if k == axis else 1 for k in range(rank)]
     combine = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}[op.attrs["kind"]]
     body = (
-        f'^bb0(%a{x.count}: {scalar}, %b{x.count}: {scalar}):\n'
+        f"^bb0(%a{x.count}: {scalar}, %b{x.count}: {scalar}):\n"
         f'%c{x.count} = "stablehlo.{combine}"(%a{x.count}, %b{x.count}) : ({scalar}, {scalar}) -> {scalar}\n'
         f'"stablehlo.return"(%c{x.count}) : ({scalar}) -> ()'
     )
     attrs = f"window_dimensions = {array(window)}, padding = {pairs(low, high)}"
-    name = x.emit(f'"stablehlo.reduce_window"({name}, {init}) ({{\n{body}\n}}) {{{attrs}}} : ({wide_type}, {scalar}) -> {wide_type}')
+    name = x.emit(
+        f'"stablehlo.reduce_window"({name}, {init}) ({{\n{body}\n}}) {{{attrs}}} : ({wide_type}, {scalar}) -> {wide_type}'
+    )
     if wide != dtype:
         name = x.emit(f'"stablehlo.convert"({name}) : ({wide_type}) -> {x.type(op.result.type)}')
     x.names[op.result] = name

@@ -67,7 +67,11 @@ def _parse(text: str) -> ir.Module:
 
 
 def _functions(module: ir.Module) -> dict[str, Any]:
-    found = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in module.body.operations if hasattr(f, "arguments")}
+    found = {
+        ir.StringAttr(f.attributes["sym_name"]).value: f
+        for f in module.body.operations
+        if hasattr(f, "arguments")
+    }
     if "main" not in found:
         raise StableHLOError("the module has no function main")
     return found
@@ -80,7 +84,9 @@ def _extents(type: ir.Type) -> tuple[DType, list[int | None]]:
     element = str(type.element_type)
     if element not in DTYPE_OF:
         raise StableHLOError(f"element type {element} is not supported")
-    return DTYPE_OF[element], [None if type.is_dynamic_dim(k) else type.get_dim_size(k) for k in range(type.rank)]
+    return DTYPE_OF[element], [
+        None if type.is_dynamic_dim(k) else type.get_dim_size(k) for k in range(type.rank)
+    ]
 
 
 def _argument_type(argument: ir.Value, index: int, given: Sequence[DimLike] | None) -> TensorType:
@@ -88,7 +94,9 @@ def _argument_type(argument: ir.Value, index: int, given: Sequence[DimLike] | No
     if given is None:
         return TensorType.of(dtype, [f"a{index}d{k}" if e is None else e for k, e in enumerate(extents)])
     dims = [Dim.of(d) for d in given]
-    if len(dims) != len(extents) or any(e is not None and d.is_static and d != e for e, d in zip(extents, dims, strict=True)):
+    if len(dims) != len(extents) or any(
+        e is not None and d.is_static and d != e for e, d in zip(extents, dims, strict=True)
+    ):
         raise StableHLOError(f"argument {index} has type {argument.type}, not dims {[str(d) for d in dims]}")
     return TensorType.of(dtype, [d if e is None else e for e, d in zip(extents, dims, strict=True)])
 
@@ -158,7 +166,10 @@ class _Importer:
     def region(self, block: ir.Block, types: Sequence[Type] | None = None) -> Block:
         """A region's block; `types` are the parameter types where MLIR's do not say the dims."""
         if types is None:
-            types = [TensorType.of(dtype, [self.static(e) for e in extents]) for dtype, extents in map(_type_of, block.arguments)]
+            types = [
+                TensorType.of(dtype, [self.static(e) for e in extents])
+                for dtype, extents in map(_type_of, block.arguments)
+            ]
         made = Block(types)
         outer, self.b = self.b, Builder(made, self.env, self.b.loc)
         self.values.update(zip(block.arguments, made.params, strict=True))
@@ -239,7 +250,9 @@ def _array(attr: Any) -> np.ndarray:
     shape = [e or 0 for e in extents]
     if attr.is_splat:
         value = attr.get_splat_value().value
-        return np.broadcast_to(np.asarray(value, np.float64 if dtype.is_float else None).astype(dtype.np), shape)
+        return np.broadcast_to(
+            np.asarray(value, np.float64 if dtype.is_float else None).astype(dtype.np), shape
+        )
     if dtype == DType.BF16:  # no buffer of this type: read the text
         return _bf16(str(attr)).reshape(shape)
     return np.array(attr).astype(dtype.np).reshape(shape)
@@ -251,14 +264,19 @@ def _bf16(text: str) -> np.ndarray:
     if body.startswith('"0x'):
         return np.frombuffer(bytes.fromhex(body[3:-1]), DType.BF16.np)
     tokens = re.findall(r"0x[0-9A-Fa-f]{4}|[-+.0-9eE]+", body)
-    words = [np.uint16(int(t, 16)) if t.startswith("0x") else DType.BF16.np.type(float(t)).view(np.uint16) for t in tokens]
+    words = [
+        np.uint16(int(t, 16)) if t.startswith("0x") else DType.BF16.np.type(float(t)).view(np.uint16)
+        for t in tokens
+    ]
     return np.array(words, np.uint16).view(DType.BF16.np)
 
 
 @_handles("stablehlo.compare")
 def _compare(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
     direction = hlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
-    kind = hlo.ComparisonTypeAttr(op.attributes["compare_type"]).value if "compare_type" in op.attributes else ""
+    kind = (
+        hlo.ComparisonTypeAttr(op.attributes["compare_type"]).value if "compare_type" in op.attributes else ""
+    )
     if kind == "TOTALORDER":
         operands = [_total_order(x.b, v) for v in operands]
     return [x.b.compare(operands[0], operands[1], direction)]
@@ -376,7 +394,13 @@ def _dynamic_pad(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
 def _gather(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
     numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     sizes = x.vector(operands[2]) if len(operands) > 2 else _ints(op, "slice_sizes")
-    keys = ("offset_dims", "collapsed_slice_dims", "operand_batching_dims", "start_indices_batching_dims", "start_index_map")
+    keys = (
+        "offset_dims",
+        "collapsed_slice_dims",
+        "operand_batching_dims",
+        "start_indices_batching_dims",
+        "start_index_map",
+    )
     attrs = {k: tuple(getattr(numbers, k)) for k in keys}
     return [x.b.gather(operands[0], operands[1], sizes, index_vector_dim=numbers.index_vector_dim, **attrs)]
 
@@ -384,7 +408,12 @@ def _gather(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
 @_handles("stablehlo.scatter")
 def _scatter(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
     numbers = hlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    keys = ("update_window_dims", "inserted_window_dims", "input_batching_dims", "scatter_indices_batching_dims")
+    keys = (
+        "update_window_dims",
+        "inserted_window_dims",
+        "input_batching_dims",
+        "scatter_indices_batching_dims",
+    )
     attrs: dict[str, Any] = {k: tuple(getattr(numbers, k)) for k in keys}
     attrs["scatter_dims_to_operand_dims"] = tuple(numbers.scattered_dims_to_operand_dims)
     attrs["index_vector_dim"] = numbers.index_vector_dim
@@ -503,7 +532,8 @@ def _while(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
     else:
         raise StableHLOError("the dims of a loop do not settle")
     results = [
-        t.with_dims([d if d in v.dims else next(x.fresh) for d in t.dims]) for t, v in zip(types, operands, strict=True)
+        t.with_dims([d if d in v.dims else next(x.fresh) for d in t.dims])
+        for t, v in zip(types, operands, strict=True)
     ]
     return x.b.while_(operands, x.region(cond, types), made, results)
 

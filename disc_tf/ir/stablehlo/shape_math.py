@@ -21,7 +21,9 @@ class ShapeMath:
         self.lookup = lookup
 
     def constant(self, value: int) -> str:
-        return self.emit(f'"stablehlo.constant"() {{value = {dense(np.array(value, np.int64))}}} : () -> {I64}', I64)
+        return self.emit(
+            f'"stablehlo.constant"() {{value = {dense(np.array(value, np.int64))}}} : () -> {I64}', I64
+        )
 
     def binary(self, op: str, a: str, b: str) -> str:
         return self.emit(f'"stablehlo.{op}"({a}, {b}) : ({I64}, {I64}) -> {I64}', I64)
