@@ -160,7 +160,8 @@ class _TargetProgram:
         *, prepare_index: int | None = None,
     ) -> tuple[Buffers, list[Launch]]:
         """Emit one body; returns its buffers and launches. ``args[i]`` is the RAL input of parameter i, -1 for a prepared one."""
-        ctx = EmitContext(self.target, fn.env, params, self.table)
+        # A function of `prepare` runs once: nothing in it is prepared in turn.
+        ctx = EmitContext(self.target, fn.env, params if prepare_index is None else {}, self.table)
         launches = []
         for fusion in split_host(fusions):
             variants = [] if fusion.kind in ("view", "constant", "host") else self._variants(fusion, ctx)
@@ -179,7 +180,7 @@ class _TargetProgram:
         buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared)
         for buffer in buffers.constants:
             assert buffer.content is not None
-            add_data(self.module, constant_symbol(buffer), buffer.content.tobytes())
+            add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
         emitter = BodyEmitter(
             name, fn, launches, buffers, args, self.checks, prepare_index=prepare_index, first_arena_slot=0
         )
