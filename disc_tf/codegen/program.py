@@ -80,11 +80,12 @@ class ProgramInput:
 
 @dataclasses.dataclass
 class KernelInfo:
-    """One distinct kernel: symbol, kind of fusion, nodes."""
+    """One launch: symbol, kind of fusion, nodes; for products the floating-point operations (of multiply-adds only)."""
 
     symbol: str
     kind: str
     nodes: list[str]
+    flops: Dim | None = None
 
 
 @dataclasses.dataclass
@@ -101,8 +102,9 @@ class Compiled:
 class _TargetProgram:
     """The module of one target."""
 
-    def __init__(self, source: ProgramInput, target: CpuTarget) -> None:
+    def __init__(self, source: ProgramInput, target: CpuTarget, profile: bool = False) -> None:
         self.source = source
+        self.profile = profile
         self.target = target
         self.module = ModuleText()
         self.checks = CheckTable()
@@ -122,7 +124,8 @@ class _TargetProgram:
         if digest not in self._canonical:
             symbol = f"{kernel.symbol}_{digest}" if not kernel.symbol.endswith(digest) else kernel.symbol
             self._canonical[digest] = symbol
-            text = kernel.llvm.replace(f"define void @{kernel.symbol}(", f"define internal void @{kernel.symbol}(")
+            linkage = "" if self.profile else "internal "
+            text = kernel.llvm.replace(f"define void @{kernel.symbol}(", f"define {linkage}void @{kernel.symbol}(")
             self.module.add_text(symbol, text.replace(f"@{kernel.symbol}(", f"@{symbol}("), kernel.declarations)
             for name, text in kernel.helpers.items():
                 self.module.add_text(name, text)
@@ -182,7 +185,8 @@ class _TargetProgram:
             assert buffer.content is not None
             add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
         emitter = BodyEmitter(
-            name, fn, launches, buffers, args, self.checks, prepare_index=prepare_index, first_arena_slot=0
+            name, fn, launches, buffers, args, self.checks, prepare_index=prepare_index, first_arena_slot=0,
+            pooled_only=self.profile,
         )
         self.module.add(emitter.emit())
         return buffers, launches
@@ -198,7 +202,8 @@ class _TargetProgram:
             if x.variants:
                 kernels = [k for k in x.variants[-1].kernels]
                 names = ", ".join(k.symbol if isinstance(k, Kernel) else k.name for k in kernels)
-                self.launches.append(KernelInfo(names, x.step.fusion.kind, list(x.step.fusion.nodes)))
+                fusion = x.step.fusion
+                self.launches.append(KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion)))
         general = None
         if source.general is not None:
             general = "body_general"
@@ -264,10 +269,25 @@ def argument_indices(fn: Function) -> list[int]:
     return out
 
 
+def product_flops(fusion: Fusion) -> Dim | None:
+    """Two a multiply-add of the products in a fusion; None if it has none."""
+    total = None
+    for op in fusion.ops:
+        if op.name != "dot_general":
+            continue
+        work = op.result.tensor.num_elements() * 2
+        for axis in op.attrs["lhs_contracting"]:
+            work = work * op.operands[0].dims[axis]
+        total = work if total is None else total + work
+    return total
+
+
 def split_host(fusions: Sequence[Fusion]) -> list[Fusion]:
     """Host fusions cut so that what the host cannot compute in registers becomes kernels."""
     out: list[Fusion] = []
     for f in fusions:
+        if f.kind == "library" and all(is_inline(op) for op in f.ops):
+            f = dataclasses.replace(f, kind="host")  # a dim that is a result, say
         if f.kind != "host" or all(op.name in EFFECTS or is_inline(op) or op.name == "constant" for op in f.ops):
             out.append(f)
             continue
@@ -289,8 +309,8 @@ def symbol_epochs(launches: Sequence[Launch]) -> dict[str, int]:
 def prepare_function(source: ProgramInput, entry: PrepareEntry, param: int) -> tuple[Function, list[int]]:
     """The function that makes a prepared entry, and the RAL inputs of its parameters.
 
-    The entry's view is of main's parameter ``param``: a constant (then the function has one parameter), or a prepared parameter (then it is the
-    part of "prepare" that makes it). A panel layout adds the packing op.
+    The entry's view is of main's parameter ``param``: a constant (then the function has one parameter), or a prepared parameter (then it is
+    the part of "prepare" that makes it). A panel layout adds the packing op.
     """
     main = source.uniform.function
     info = main.args[param]
@@ -327,13 +347,14 @@ def _is_whole(entry: PrepareEntry, value: Value) -> bool:
 
 def packed_type(entry: PrepareEntry, value: Value) -> TensorType:
     """The type of a packed constant: elements of the source's dtype, panels zero-filled to their width."""
-    if entry.layout[0] == "plain":
+    layout = entry.layout
+    if len(layout) == 1:  # plain
         return TensorType(value.dtype, entry.view.dims)
     k = Dim.of(1)
     *rest, n = entry.view.dims
     for d in rest:
         k = k * d
-    width = int(entry.layout[1])
+    width = layout[1]
     return TensorType.of(value.dtype, [((n + (width - 1)) // width) * width * k])
 
 
@@ -358,8 +379,13 @@ def _drop_dead(fn: Function) -> None:
         p.index = i
 
 
-def compile_program(source: ProgramInput, targets: Sequence[str], *, listings: bool = False) -> Compiled:
-    """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason."""
+def compile_program(
+    source: ProgramInput, targets: Sequence[str], *, listings: bool = False, profile: bool = False
+) -> Compiled:
+    """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason.
+
+    profile: export the kernels' symbols and make every launch through the RAL, which then can time it by name.
+    """
     times: dict[str, float] = {}
     start = time.perf_counter()
     programs: list[_TargetProgram] = []
@@ -368,7 +394,7 @@ def compile_program(source: ProgramInput, targets: Sequence[str], *, listings: b
     gc.disable()  # with TensorFlow loaded a collection while emitting costs up to a second
     try:
         for name in targets:
-            program = _TargetProgram(source, target_named(name))
+            program = _TargetProgram(source, target_named(name), profile)
             texts.append(program.build())
             programs.append(program)
     finally:
@@ -378,7 +404,8 @@ def compile_program(source: ProgramInput, targets: Sequence[str], *, listings: b
     start = time.perf_counter()
 
     def image(i: int) -> bytes:
-        return compile_image(texts[i], programs[i].target, ["disc_executable_query"])
+        exports = ["disc_executable_query", *(programs[i].kernel_nodes if profile else ())]
+        return compile_image(texts[i], programs[i].target, exports)
 
     with concurrent.futures.ThreadPoolExecutor(min(len(targets), os.cpu_count() or 1)) as pool:
         images = list(pool.map(image, range(len(targets))))
