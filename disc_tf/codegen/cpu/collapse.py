@@ -141,7 +141,9 @@ def _visit(bounds: _Boundaries, op: Op) -> None:
         indices = op.operands[1]
         batch = [k for k in range(v.rank) if k not in op.attrs["offset_dims"]]
         places = {k: batch.index(k) if k in batch else -1 for k in range(v.rank)}
-        bounds.map(v, v.dims, indices, indices.dims, places)
+        # A batching dim's own index is a coordinate of the operand.
+        coordinates = {batch[i] for i in op.attrs["start_indices_batching_dims"]}
+        bounds.map(v, v.dims, indices, indices.dims, places, coordinates.__contains__)
         bounds.cut_all(op.operands[0], op.operands[0].dims)
     else:
         for r in op.results:
