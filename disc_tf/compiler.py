@@ -47,8 +47,12 @@ def compile_module(
     host_results: Sequence[bool] = (),
     verify_passes: bool = False,
     dump_dir: str | Path = "",
+    profile: bool = False,
 ) -> CompiledCluster:
-    """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled."""
+    """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled.
+
+    profile: make code that `runtime.executable.profile` can time kernel by kernel.
+    """
     times: dict[str, float] = {}
     dumps = Path(dump_dir) / name if dump_dir else None
 
@@ -79,7 +83,7 @@ def compile_module(
         name,
         __version__,
     )
-    compiled = compile_program(source, targets, listings=dumps is not None)
+    compiled = compile_program(source, targets, listings=dumps is not None, profile=profile)
     times.update(compiled.times_ms)
     start = time.perf_counter()
     executable = pack(compiled.artifact)

@@ -9,13 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from disc_tf.buffers.types import Buffer, Buffers, Place, Step
+from disc_tf.buffers.types import Buffer, Buffers, Place, Step, TempLike
 from disc_tf.codegen.dims import DimEmitter
 from disc_tf.codegen.host_scalar import HostScalars
 from disc_tf.codegen.kernel import Guard, Kernel, LibraryCall, Temp, Variant
-from disc_tf.codegen.llvm import F64, I1, I8, I32, I64, NULL, PTR, VOID, FnBuilder, ModuleText, Ty, V, int_ty, vec
+from disc_tf.codegen.llvm import (
+    F64,
+    I1,
+    I8,
+    I32,
+    I64,
+    NULL,
+    PTR,
+    VOID,
+    FnBuilder,
+    ModuleText,
+    Ty,
+    V,
+    int_ty,
+    vec,
+)
 from disc_tf.fusion.types import PrepareEntry
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.dims import Dim
@@ -25,10 +40,8 @@ from disc_tf.ir.types import TensorType
 API = {
     name: 8 + 8 * i
     for i, name in enumerate(
-        (
-            "recv_input alloc_output alias_output send_output arena parallel_for dispatch fail prepared prepare_alloc "
-            "error_cell"
-        ).split()  # noqa: SIM905
+        ["recv_input", "alloc_output", "alias_output", "send_output", "arena", "parallel_for", "dispatch", "fail", "prepared",
+         "prepare_alloc", "error_cell"]
     )
 }
 INVALID_ARGUMENT = 3
@@ -171,6 +184,7 @@ class BodyEmitter(RunEmitter):
         *,
         prepare_index: int | None = None,
         first_arena_slot: int = 0,
+        pooled_only: bool = False,
     ) -> None:
         super().__init__(name, [("ctx", PTR), ("api", PTR)])
         self.fn = fn
@@ -180,6 +194,7 @@ class BodyEmitter(RunEmitter):
         self.checks = checks
         self.prepare_index = prepare_index
         self.first_arena_slot = first_arena_slot
+        self.pooled_only = pooled_only
         self.pointers: dict[Buffer, V] = {}
         self.slot_offsets: dict[int, tuple[int, V]] = {}
         self.arena_base: dict[int, V] = {}
@@ -316,7 +331,7 @@ class BodyEmitter(RunEmitter):
             ok = self.b.and_(ok, self.b.icmp(_ICMP[op], self.dims.i64(x), self.dims.i64(y)))
         return ok
 
-    def _prepare_launch(self, kernel: Kernel | LibraryCall, temps: dict[Temp, Buffer]) -> LaunchArgs:
+    def _prepare_launch(self, kernel: Kernel | LibraryCall, temps: Mapping[TempLike, Buffer]) -> LaunchArgs:
         pointers = [self.pointer(self._place(x, temps)) for x in kernel.buffers]
         scalars = [self.dims.i64(d) for d in kernel.scalars]
         if isinstance(kernel, LibraryCall):
@@ -324,7 +339,7 @@ class BodyEmitter(RunEmitter):
         sizes = [self.dims.i64(d) for d in (kernel.tasks, kernel.grain, kernel.scratch)]
         return LaunchArgs(kernel, pointers, scalars, *sizes)
 
-    def _place(self, x: Value | Temp | PrepareEntry, temps: dict[Temp, Buffer]) -> Place:
+    def _place(self, x: Value | Temp | PrepareEntry, temps: Mapping[TempLike, Buffer]) -> Place:
         if isinstance(x, Temp):
             return Place(temps[x])
         if isinstance(x, PrepareEntry):
@@ -346,18 +361,17 @@ class BodyEmitter(RunEmitter):
             self.require_zero(self.call("dispatch", I32, name, self.bufs_frame, self.scalars_frame))
             return
         assert args.tasks is not None and args.grain is not None and args.scratch is not None
+        tasks, grain, scratch = args.tasks, args.grain, args.scratch
         fn = V(f"@{args.kernel.symbol}", PTR)
 
         def pooled() -> None:
-            self.require_zero(
-                self.call("parallel_for", I32, fn, self.args_frame, args.tasks, args.grain, args.scratch)
-            )
+            self.require_zero(self.call("parallel_for", I32, fn, self.args_frame, tasks, grain, scratch))
 
-        if args.scratch.const == 0 and not args.kernel.checks:
-            small = b.icmp("sle", args.tasks, args.grain)
+        if scratch.const == 0 and not args.kernel.checks and not self.pooled_only:
+            small = b.icmp("sle", tasks, grain)
 
             def direct() -> None:
-                        b.call_ptr(fn, VOID, [self.args_frame, b.i64(0), args.tasks, NULL])
+                b.call_ptr(fn, VOID, [self.args_frame, b.i64(0), tasks, NULL])
 
             b.if_else(small, direct, pooled)
         else:

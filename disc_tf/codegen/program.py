@@ -124,7 +124,7 @@ class _TargetProgram:
         if digest not in self._canonical:
             symbol = f"{kernel.symbol}_{digest}" if not kernel.symbol.endswith(digest) else kernel.symbol
             self._canonical[digest] = symbol
-            linkage = "" if self.profile else "internal "
+            linkage = "dso_local " if self.profile else "internal "
             text = kernel.llvm.replace(f"define void @{kernel.symbol}(", f"define {linkage}void @{kernel.symbol}(")
             self.module.add_text(symbol, text.replace(f"@{kernel.symbol}(", f"@{symbol}("), kernel.declarations)
             for name, text in kernel.helpers.items():

@@ -54,6 +54,8 @@ _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_set_loader": (c_int32, [c_char_p]),
     "disc_counter": (c_int64, [c_char_p]),
     "disc_trim": (None, []),
+    "disc_profile": (None, [c_int32]),
+    "disc_profile_launch": (c_int64, [c_int64, POINTER(c_char_p), POINTER(c_int64), POINTER(c_int64)]),
     "disc_last_error_code": (c_int32, []),
     "disc_last_error": (c_char_p, []),
     "disc_last_error_node": (c_char_p, []),

@@ -6,10 +6,11 @@ say) or of uint16 with the bits; a bf16 result has ml_dtypes' dtype if the progr
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -87,6 +88,34 @@ def trim() -> None:
     _capi.library().disc_trim()
 
 
+@dataclass(frozen=True)
+class LaunchTime:
+    """One kernel launch of a profile: its symbol, tasks and nanoseconds (processor time if one thread ran it, else wall clock)."""
+
+    kernel: str
+    tasks: int
+    ns: int
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[list[LaunchTime]]:
+    """Record every kernel launch of the process inside the ``with``; the list is filled at its end, in order of completion.
+
+    Complete and with names only for executables compiled with ``compile_module(..., profile=True)``: others call
+    small kernels without the runtime and do not export their symbols.
+    """
+    lib, out = _capi.library(), []
+    lib.disc_profile(1)
+    try:
+        yield out
+    finally:
+        lib.disc_profile(0)
+        name, tasks, ns = ctypes.c_char_p(), ctypes.c_int64(), ctypes.c_int64()
+        for i in range(lib.disc_profile_launch(-1, name, tasks, ns)):
+            lib.disc_profile_launch(i, name, tasks, ns)
+            out.append(LaunchTime((name.value or b"").decode(), tasks.value, ns.value))
+
+
 def numpy_dtype(dtype: str) -> np.dtype:
     """numpy's dtype for an artefact's dtype name; bf16 as the module's docstring says."""
     if dtype != "bf16":
@@ -135,7 +164,7 @@ def _guarded(state: _State, action, failed):
     """Exceptions cannot cross C: kept in the state, raised when the run has returned."""
     try:
         return action()
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is raised later)
+    except Exception as error:  # whatever it is, it is raised later
         state.error = state.error or error
         return failed
 

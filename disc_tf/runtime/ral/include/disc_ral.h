@@ -94,6 +94,14 @@ DISC_EXPORT int64_t disc_counter(const char* name);
 /* Gives arena memory that is not in use back to the system. */
 DISC_EXPORT void disc_trim(void);
 
+/* Profiling of the whole process. on: forget what was recorded and record every kernel launch from now on; off: stop. A launch on one
+ * thread is timed by its processor time, others by the wall clock.
+ * disc_profile_launch gives launch `index` (0 <= index < count) and always returns the count. Names are known for code that exports its
+ * kernels and makes every launch through parallel_for, as the compiler's `profile` option does; else they are "". They live until
+ * the next start. */
+DISC_EXPORT void disc_profile(int32_t on);
+DISC_EXPORT int64_t disc_profile_launch(int64_t index, const char** name, int64_t* tasks, int64_t* nanoseconds);
+
 DISC_EXPORT int32_t disc_last_error_code(void);
 DISC_EXPORT const char* disc_last_error(void);
 DISC_EXPORT const char* disc_last_error_node(void);

@@ -7,6 +7,7 @@
 #include "float_mode.h"
 #include "fork.h"
 #include "library.h"
+#include "profile.h"
 #include "thread_pool.h"
 
 using disc::Code;
@@ -44,6 +45,17 @@ bool tensor_bytes(int64_t rank, const int64_t* dims, int64_t element, int64_t* b
 
 // A place for tensors without elements, so that null always means failure.
 alignas(64) char g_nothing[64];
+
+void launch(const disc::ThreadPool::Work& work) {
+  disc::ThreadPool& pool = disc::ThreadPool::get();
+  const int width = pool.width(work);
+  if (width <= 1) {
+    work.fn(work.args, 0, work.tasks, work.scratch);
+    return;
+  }
+  g_launches.fetch_add(1, std::memory_order_relaxed);
+  pool.run(work, width);
+}
 
 disc_run_options copy_options(const disc_run_options* given) {
   disc_run_options o{};
@@ -314,17 +326,13 @@ int32_t disc_context::parallel_for(disc_kernel_fn fn, const disc_kernel_args* ar
   work.scratch_bytes = scratch_bytes;
   work.max_threads = options_.max_threads;
   work.scratch = scratch_.data ? scratch_.data : g_nothing;
-  if (tasks <= work.grain) {
-    fn(args, 0, tasks, work.scratch);
-    return check_error_cell();
-  }
-  disc::ThreadPool& pool = disc::ThreadPool::get();
-  const int width = pool.width(work);
-  if (width <= 1) {
-    fn(args, 0, tasks, work.scratch);
+  if (disc::profiling()) {
+    const bool alone = disc::ThreadPool::get().width(work) <= 1;
+    const int64_t start = disc::profile_clock(alone);
+    launch(work);
+    disc::profile_record(reinterpret_cast<const void*>(fn), tasks, disc::profile_clock(alone) - start);
   } else {
-    g_launches.fetch_add(1, std::memory_order_relaxed);
-    pool.run(work, width);
+    launch(work);
   }
   return check_error_cell();
 }
