@@ -3,8 +3,8 @@
     r = disc_tf.optimize_graph_def(graph_def, outputs=["logits:0"], targets=("x86-64-v3",))
     r.graph_def, r.report
 
-A pure function of graph and options: nothing of the graph is run, and the graph that was given is not changed. What cannot be compiled stays as it is,
-with the reason in the report; a graph in which nothing can be compiled comes back as the same object.
+A pure function of graph and options: nothing of the graph is run, and the graph that was given is not changed. What cannot be compiled
+stays as it is, with the reason in the report; a graph in which nothing can be compiled comes back as the same object.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _cluster(
     hints = parse_hints(settings.hints)
     names = [*(ref[0] for ref in fetches), *targets]
     progress("analysing")
-    analysis = analyse(graph, names, hints=hints, use_tf_shapes=settings.use_tf_shapes)
+    analysis = analyse(graph, names, hints=hints, use_tf_shapes=settings.use_tf_shapes, import_tf=settings.use_tf_shapes)
     clock.lap("analyse")
     clustering = make_clusters(
         analysis,

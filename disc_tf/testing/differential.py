@@ -37,13 +37,20 @@ def verify_graphs(
     results = []
     with contextlib.ExitStack() as stack:
         reference = stack.enter_context(TfProcess(original, names, outputs, reference=True, threads=threads))
-        candidate = stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads))
-        user = stack.enter_context(TfProcess(original, names, outputs, threads=threads)) if timing else None
+        # oneDNN off on both sides: what stays in TensorFlow must not count as a difference. Grappler is on, as for users.
+        quiet = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+        candidate = stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads, env=quiet))
+        users = []
+        if timing:
+            users = [
+                stack.enter_context(TfProcess(original, names, outputs, threads=threads)),
+                stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads)),
+            ]
         for i, size in enumerate(sizes):
             feeds = make_feeds(specs, size, seed=i)
             result = _check(reference, candidate, feeds, specs, outputs, tolerance)
-            if user is not None and result.ok and not result.message:
-                _time(result, user, candidate, feeds, rounds)
+            if users and result.ok and not result.message:
+                _time(result, users[0], users[1], feeds, rounds)
             results.append(result)
             if progress is not None:
                 progress(result)
