@@ -2,8 +2,8 @@
 
     python -m bench.run --models build/models --json build/bench.json --markdown docs/performance.md
 
-Both sides run in processes of their own, in interleaved rounds; TensorFlow runs as users run it (grappler on, oneDNN as it comes). Per shape: the first
-run, median, 99th percentile; per model: compile time, peak memory above the bare process. Losses are shown like wins.
+Both sides run in processes of their own, in interleaved rounds; TensorFlow runs as users run it (grappler on, oneDNN as it comes). Per
+shape: the first run, median, 99th percentile; per model: compile time, peak memory above the bare process. Losses are shown like wins.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def markdown(results: list[dict[str, Any]], threads: int, command: str) -> str:
             f"{last['original']['peak_mb']:.0f} MB | {last['optimized']['peak_mb']:.0f} MB |"
         )
     for r in results:
-        lines += ["", f"## {r['model']}", "", "| dims | TF cold | TF | disc_tf cold | disc_tf | p99 TF | p99 disc_tf | speed-up | GFLOP/s |"]
+        lines += ["", f"## {r['model']}", ""]
+        lines += ["| dims | TF cold | TF | disc_tf cold | disc_tf | p99 TF | p99 disc_tf | speed-up | GFLOP/s |"]
         lines += ["| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
         for p in r["points"]:
             dims = ", ".join(f"{k}={v}" for k, v in p["dims"].items())

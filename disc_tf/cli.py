@@ -19,7 +19,7 @@ class Verb:
     """A subcommand: its help, its flags, what runs it."""
 
     help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
+    add_arguments: Callable[[argparse.ArgumentParser], object]
     run: Callable[[argparse.Namespace], int]
     epilog: str = ""
 

@@ -10,6 +10,7 @@ Imports no compiler: neither jax nor llvmlite nor protobuf code of ours. TensorF
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import ModuleType
 from typing import Any
@@ -34,10 +35,8 @@ def load_op_library() -> ModuleType:
 
 
 def _register_gradient(tf: Any) -> None:
-    try:
+    with contextlib.suppress(KeyError):  # another copy of this module did
         tf.RegisterGradient(OP_NAME)(_gradient)
-    except KeyError:  # another copy of this module did
-        pass
 
 
 def _function_def(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Proof before publication: the optimised graph against the original, and putting back what fails.
 
-Compilation is a pure function; this step runs where the weights are. A cluster that differs from TensorFlow, or that makes the graph slower,
-is put back and named in the report.
+Compilation is a pure function; this step runs where the weights are. A cluster that differs from TensorFlow, or that makes the graph
+slower, is put back and named in the report.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def prove(
 ) -> Any:
     """Verify (and time) ``result`` against the graph file ``original``; put back clusters that fail; fill the report's verification.
 
-    ``sizes`` None: shapes are generated. Returns the result with the graph that may be published; ``report.verified`` is False only if even the
-    graph with every cluster put back differs.
+    ``sizes`` None: shapes are generated. Returns the result with the graph that may be published; ``report.verified`` is False only if even
+    the graph with every cluster put back differs.
     """
     report = result.report
     outputs = report.outputs

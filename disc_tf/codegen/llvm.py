@@ -106,7 +106,7 @@ class FnBuilder(Memory):
             ty = column[0].ty
             if any(v.ty is not ty for v in column):
                 raise TypeError(f"branches of {self.name} give different types: {[v.ty for v in column]}")
-            incoming = ", ".join(f"[ {v.name}, %{e[0]} ]" for v, e in zip(column, edges))
+            incoming = ", ".join(f"[ {v.name}, %{e[0]} ]" for v, e in zip(column, edges, strict=True))
             results.append(self._emit(ty, f"phi {ty.text} {incoming}"))
         return results
 
@@ -164,7 +164,7 @@ class FnBuilder(Memory):
         nexts = list(body(i, list(phis)) or [])
         if len(nexts) != len(phis):
             raise ValueError(f"loop in {self.name}: {len(phis)} values carried in, {len(nexts)} out")
-        for p, v in zip(phis, nexts):
+        for p, v in zip(phis, nexts, strict=True):
             if p.ty is not v.ty:
                 raise TypeError(f"loop in {self.name}: carried {p.ty} becomes {v.ty}")
         after = self._emit(I64, f"add nsw i64 {i.name}, {step.name}")
@@ -173,7 +173,7 @@ class FnBuilder(Memory):
         self._cond_branch(again, head, out)
         self._pop()
         self._lines[slot] = f"  {i.name} = phi i64 [ {lo.name}, %{before} ], [ {after.name}, %{last} ]"
-        for k, (p, v0, v1) in enumerate(zip(phis, inits, nexts)):
+        for k, (p, v0, v1) in enumerate(zip(phis, inits, nexts, strict=True)):
             self._lines[slot + 1 + k] = (
                 f"  {p.name} = phi {p.ty.text} [ {v0.name}, %{before} ], [ {v1.name}, %{last} ]")
         edges = [(last, nexts, True)] if known else [(skipped_from, list(inits), True), (last, nexts, True)]

@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     targets = {t: all(f in cpu_flags() for f in fs) for t, fs in TARGET_FEATURES.items()}
     ok = all(good for _, good, _ in found)
     if args.json:
-        data = {"ok": ok, "versions": versions, "targets": targets, "checks": [dict(zip(("what", "ok", "detail"), c, strict=True)) for c in found]}
+        rows = [{"what": what, "ok": good, "detail": detail} for what, good, detail in found]
+        data = {"ok": ok, "versions": versions, "targets": targets, "checks": rows}
         print(json.dumps(data, indent=2))
         return OK if ok else INTERNAL_ERROR
     for name, version in versions.items():

@@ -19,7 +19,9 @@ from disc_tf.frontend.partition import Item, partition
 from disc_tf.ir.types import TensorType
 
 #: contractions and convolutions: work that is worth starting early, and worth a launch alone
-HEAVY_PREFIXES = ("MatMul", "BatchMatMul", "Conv", "DepthwiseConv", "Einsum", "_FusedMatMul", "_FusedBatchMatMul", "_FusedConv", "_MklFused")
+HEAVY_PREFIXES = (
+    "MatMul", "BatchMatMul", "Conv", "DepthwiseConv", "Einsum", "_FusedMatMul", "_FusedBatchMatMul", "_FusedConv", "_MklFused",
+)  # fmt: skip
 #: ops that are no work of their own
 TRIVIAL = frozenset({"Const", "Identity", "IdentityN", "StopGradient", "Snapshot", "PreventGradient", "NoOp", "EnsureShape"})
 _SLOW_UNKNOWN = frozenset({"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", *CALL_OPS})
@@ -323,7 +325,7 @@ def _boundaries(clustering: Clustering) -> None:
                 if owner.get(ref[0]) is cluster:
                     continue
                 source = graph[ref[0]]
-                if _is_free(analysis, source, clustering.hard) or (node.op == "Assert" and source.op == "Const" and not source.controls):
+                if _is_free(analysis, source, clustering.hard) or (node.op == "Assert" and source.op == "Const"):
                     constants[ref[0]] = None
                 else:
                     source_ref = passed_through(clustering, ref, owner)

@@ -2,6 +2,9 @@
 
 A node is *hard* if running it can be seen without reading its outputs: it has a side effect, it is an Assert, or it may fail and only
 control edges keep it alive. An edge from any other node orders nothing by itself; it stands for the nearest hard nodes before it.
+
+A node that reads an `If`, `While` or call with effects is hard too: TensorFlow inlines these, and an edge from the call itself then only
+waits for the control outputs of the body, an edge from a reader of its results for what computes them.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from disc_tf.frontend.functions import has_effect
 from disc_tf.frontend.graph import Graph, Node
-from disc_tf.frontend.opdefs import CANNOT_FAIL, CONTROL_FLOW
+from disc_tf.frontend.opdefs import CALL_OPS, CANNOT_FAIL, CONTROL_FLOW
 
 #: a set of nearest hard nodes may not grow beyond this; the node itself then stands for them
 _MAX_SET = 32
+#: ops with bodies
+FUNCTIONAL = frozenset({"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", *CALL_OPS})
 
 
 def data_live(graph: Graph, outputs: Iterable[str], targets: Iterable[str] = ()) -> set[str]:
@@ -41,8 +46,9 @@ def nearest_hard(graph: Graph, order: Sequence[Node], outputs: Iterable[str], ta
     functions = {f.signature.name: f for f in graph.graph_def.library.function}
     empty: frozenset[str] = frozenset()
     found: dict[str, frozenset[str]] = {}
+    bodies = {n.name for n in order if (n.op in FUNCTIONAL or n.op in functions) and is_hard(n, live, functions)}
     for node in order:
-        if is_hard(node, live, functions):
+        if is_hard(node, live, functions) or any(n in bodies for n, _ in node.inputs):
             found[node.name] = frozenset((node.name,))
             continue
         parts = {found.get(n, empty) for n, _ in node.inputs}

@@ -32,8 +32,8 @@ class DimHint:
 def parse_hint(text: str) -> tuple[str, list[DimHint]]:
     """``"name: [item, ...]"`` -> the input's name and its dims. ``GraphError`` quotes the item that is wrong.
 
-    An item is an int, ``?``, a name, or a name with ``<=N``, ``>=N``, ``%N==0`` or ``~N`` (likely values: ``~64~128``). An item with a condition
-    on the name of the dim just before it adds to that dim.
+    An item is an int, ``?``, a name, or a name with ``<=N``, ``>=N``, ``%N==0`` or ``~N`` (likely values: ``~64~128``). An item with a
+    condition on the name of the dim just before it adds to that dim.
     """
     name, colon, rest = text.partition(":")
     while colon and rest[:1].isdigit():  # a port: "x:1: [..]"

@@ -30,8 +30,9 @@ _VARIABLE_READS = frozenset({"ReadVariableOp", "VariableV2", "Variable"})
 class Imported:
     """A cluster in the IR.
 
-    ``args[i]`` and ``results[j]``: the TF tensors of main's parameters and (tensor) results, in order of kind const, host, device; ``host_results``:
-    which results are small integers. ``requests``: the equalities that rules needed and could not decide, in program order.
+    ``args[i]`` and ``results[j]``: the TF tensors of main's parameters and (tensor) results, in order of kind const, host, device;
+    ``host_results``: which results are small integers. ``requests``: the equalities that rules needed and could not decide, in program
+    order.
     """
 
     cluster: Cluster

@@ -12,8 +12,9 @@ from disc_tf.frontend.graph import Graph, TensorRef, resolve_outputs
 
 @dataclasses.dataclass
 class Loaded:
-    """``graph``: checked, calls inlined. ``fetches``, ``targets``: the outputs, by the names that the caller's graph has; ``control_sinks``: nodes
-    that nothing but their own effect needs (default outputs leave them out). ``kept_calls``: calls that were not inlined, with the reason."""
+    """``graph``: checked, calls inlined. ``fetches``, ``targets``: the outputs, by the names that the caller's graph has;
+    ``control_sinks``: nodes that nothing but their own effect needs (default outputs leave them out). ``kept_calls``: calls that were not
+    inlined, with the reason."""
 
     graph: Graph
     fetches: list[TensorRef]

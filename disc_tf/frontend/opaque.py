@@ -111,7 +111,7 @@ class TfShapes:
         if self._shapes is None:
             try:
                 self._shapes = self._infer()
-            except Exception:  # noqa: BLE001  a failure inside TensorFlow only means that it cannot help
+            except Exception:  # a failure inside TensorFlow only means that it cannot help
                 self._shapes = {}
         found = self._shapes.get(node.name, [])
         return found if len(found) == n else [None] * n

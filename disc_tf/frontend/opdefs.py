@@ -132,7 +132,13 @@ CONTROL_FLOW = frozenset(
 
 #: Stateless ops that cannot fail once their inputs are there (whatever the values): an edge from one orders nothing.
 CANNOT_FAIL = frozenset(
-    ["Const", "Identity", "IdentityN", "NoOp", "Placeholder", "PlaceholderWithDefault", "StopGradient", "Snapshot", "PreventGradient", "Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "Cast", "Abs", "Neg", "Sign", "Exp", "Expm1", "Log", "Log1p", "Sqrt", "Rsqrt", "Square", "Reciprocal", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh", "Erf", "Erfc", "Sigmoid", "Softplus", "Softsign", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Floor", "Ceil", "Round", "Rint", "IsNan", "IsInf", "IsFinite", "LogicalNot", "Invert", "Softmax", "LogSoftmax"]
+    [
+        "Const", "Identity", "IdentityN", "NoOp", "Placeholder", "PlaceholderWithDefault", "StopGradient", "Snapshot",
+        "PreventGradient", "Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "Cast", "Abs", "Neg", "Sign", "Exp", "Expm1",
+        "Log", "Log1p", "Sqrt", "Rsqrt", "Square", "Reciprocal", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh",
+        "Asinh", "Acosh", "Atanh", "Erf", "Erfc", "Sigmoid", "Softplus", "Softsign", "Relu", "Relu6", "Elu", "Selu", "LeakyRelu",
+        "Floor", "Ceil", "Round", "Rint", "IsNan", "IsInf", "IsFinite", "LogicalNot", "Invert", "Softmax", "LogSoftmax",
+    ]
 )
 
 #: Stateful by declaration, yet reading one twice or in another order among pure nodes changes nothing that a user sees.

@@ -1,7 +1,7 @@
 """Clusters become `DiscLaunch` nodes; `restore` and `put_back` take that back.
 
-The rewritten graph holds what still runs: nodes outside of clusters as they were (with the inputs that changed), one launch per cluster, and a
-node of the old name for each fetched tensor. Its library holds the original functions that are still called, one function
+The rewritten graph holds what still runs: nodes outside of clusters as they were (with the inputs that changed), one launch per cluster,
+and a node of the old name for each fetched tensor. Its library holds the original functions that are still called, one function
 ``disc_original_<hash>`` per cluster (valid on its own: `gradient` and fallbacks call it), and one function ``disc_restore_<hash>`` whose
 only node is a string constant, the *recipe*: see `recipe`. Weights are in the graph once.
 """
@@ -57,8 +57,8 @@ class Launch:
 def rewrite(original: Any, clustering: Clustering, launches: Sequence[Launch]) -> Any:
     """The graph with each launch's cluster replaced; clusters without a launch stay in TensorFlow.
 
-    ``original``: the GraphDef that the user gave (before inlining); `restore` gives it back bit for bit. Returns a new message of its class,
-    or ``original`` itself if there is nothing to launch. ``GraphError`` if a launch does not fit its cluster.
+    ``original``: the GraphDef that the user gave (before inlining); `restore` gives it back bit for bit. Returns a new message of its
+    class, or ``original`` itself if there is nothing to launch. ``GraphError`` if a launch does not fit its cluster.
     """
     if not launches:
         return original
@@ -71,7 +71,7 @@ class _Rewrite:
         self.clustering = clustering
         self.graph: Graph = clustering.graph
         self.launches = list(launches)
-        self.owner = {node.name: l.cluster for l in launches for node in l.cluster.nodes}
+        self.owner = {node.name: launch.cluster for launch in launches for node in launch.cluster.nodes}
         #: tensor of a cluster -> the launch's output
         self.moved: dict[TensorRef, TensorRef] = {}
         for launch in launches:
@@ -262,17 +262,17 @@ class _Rewrite:
             outputs=[tensor_name(ref) for ref in self.clustering.fetches] + [f"^{t}" for t in self.clustering.targets],
             clusters=[
                 recipe.ClusterPlan(
-                    l.cluster.name,
-                    l.cluster.node_names,
-                    list(l.cluster.constants),
-                    [tensor_name(r) for r in l.args],
-                    list(l.kinds),
-                    [tensor_name(r) for r in l.results],
-                    [bool(h) for h in l.host_results],
-                    list(l.cluster.controls),
-                    [[tensor_name(a), tensor_name(b)] for a, b in l.cluster.through.items()],
+                    x.cluster.name,
+                    x.cluster.node_names,
+                    list(x.cluster.constants),
+                    [tensor_name(r) for r in x.args],
+                    list(x.kinds),
+                    [tensor_name(r) for r in x.results],
+                    [bool(h) for h in x.host_results],
+                    list(x.cluster.controls),
+                    [[tensor_name(a), tensor_name(b)] for a, b in x.cluster.through.items()],
                 )
-                for l in self.launches
+                for x in self.launches
             ],
             compiled=sorted(self.clustering.compiled - set(self.owner)),
         )

@@ -55,7 +55,7 @@ def make_plan(fn: Function, ctx: object = None) -> Plan:
 
 
 def _rest_kind(op: Op, access: Access) -> str:
-    if op in access.host:
+    if op in access.host or op.name == "disc.dim":  # a dim that lies in a buffer: a result of the function
         return "host"
     if op.name == "constant":
         return "constant"
@@ -337,7 +337,7 @@ def _finish_loop(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequen
         fusion.attrs["space"] = fusion.outputs[-1].dims
     builder = RegionBuilder(grouping.access, fusion.attrs["space"], 0)
     builder.moved = {op.result for op in nodes if op in grouping.access.material}
-    if all(is_pointwise(op) or op in grouping.access.material and op.name in VIEW_OPS for op in nodes):
+    if all(is_pointwise(op) or (op in grouping.access.material and op.name in VIEW_OPS) for op in nodes):
         region = builder.build([op for op in nodes if is_pointwise(op)], fusion.outputs)
         if region is not None:
             fusion.attrs["region"] = region

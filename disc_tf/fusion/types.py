@@ -112,8 +112,8 @@ class PrepareEntry:
 
     index: position in the artefact's table. view: where the content comes from: ``View.source`` is a parameter of kind ``const`` or
     ``variable`` of "main", or a parameter of kind ``prepared`` (the result of function "prepare" with the same position among
-    the prepared parameters). layout: ``("plain",)``, row-major over the view's axes, or ``("panel", NR)``: axes (k, n) cut into ceil(n / NR)
-    panels of k x NR, zero filled. A prepared parameter that only feeds panel entries is temporary: it gets no plain entry.
+    the prepared parameters). layout: ``("plain",)``, row-major over the view's axes, or ``("panel", NR)``: axes (k, n) cut into ceil(n /
+    NR) panels of k x NR, zero filled. A prepared parameter that only feeds panel entries is temporary: it gets no plain entry.
     """
 
     index: int

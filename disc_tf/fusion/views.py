@@ -79,7 +79,7 @@ class View:
         return dataclasses.replace(self, offset=offset, axes=tuple(axes))
 
     def broadcast(self, dims: Sequence[Dim], mapping: Sequence[int], env: ShapeEnv) -> View:
-        """StableHLO's broadcast_in_dim. Where ``extent == 1`` is decided at run time the stride is ``natural * min(1, max(extent - 1, 0))``."""
+        """StableHLO's broadcast_in_dim; where ``extent == 1`` is not known the stride is ``natural * min(1, max(extent - 1, 0))``."""
         axes = [Axis(d, ZERO) for d in dims]
         for a, i in zip(self.axes, mapping, strict=True):
             axes[i] = Axis(dims[i], broadcast_stride(a, dims[i], env))

@@ -81,18 +81,20 @@ class NodeView:
         value = self.attr(name, default)
         if isinstance(value, DType):
             return value
-        if not isinstance(value, int):
-            value = getattr(value, "as_datatype_enum", value)  # tf.DType, in tests
-        found = DType.from_tf(int(value))
+        number = int(getattr(value, "as_datatype_enum", value))  # tf.DType, in tests
+        found = DType.from_tf(number)
         if found is None:
-            raise Unsupported("DTYPE", f"attribute {name!r}: type number {int(value)} is not compiled")
+            raise Unsupported("DTYPE", f"attribute {name!r}: type number {number} is not compiled")
         return found
 
     def dtypes(self, name: str) -> list[DType]:
         """A list(type) attribute."""
-        out = []
+        out: list[DType] = []
         for value in self.attr(name):
-            found = value if isinstance(value, DType) else DType.from_tf(int(value))
+            if isinstance(value, DType):
+                out.append(value)
+                continue
+            found = DType.from_tf(int(value))
             if found is None:
                 raise Unsupported("DTYPE", f"attribute {name!r}: type number {int(value)} is not compiled")
             out.append(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from disc_tf.ir.core import Value
 from disc_tf.ir.types import DType
@@ -73,7 +73,10 @@ def lowering(
 
     ``dtypes`` as a set is short for ``{"T": set}``.
     """
-    table = dtypes if isinstance(dtypes, Mapping) else ({"T": dtypes} if dtypes else {})
+    if isinstance(dtypes, Mapping):
+        table = cast("Mapping[str, Collection[DType]]", dtypes)
+    else:
+        table = {"T": dtypes} if dtypes else {}
     frozen = {name: frozenset(accepted) for name, accepted in table.items()}
 
     def register(fn: RuleFn) -> RuleFn:

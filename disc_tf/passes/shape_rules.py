@@ -135,7 +135,7 @@ def slice_(op: Op, rw: Rewriter) -> Sequence[Value] | None:
             b + (d - 1) * t + 1 if not rw.is_one(t) else b + d
             for b, d, t in zip(begin, op.result.dims, step, strict=True)
         )
-        if all(rw.is_one(t) for t in step) or op.result.tensor.is_static and all(int(d) > 0 for d in op.result.dims):
+        if all(rw.is_one(t) for t in step) or (op.result.tensor.is_static and all(int(d) > 0 for d in op.result.dims)):
             attrs = {"starts": begin, "limits": limits, "strides": step}
             return [rw.value("slice", [inner.operands[0]], op.result.type, attrs)]
     if inner.name == "concatenate":

@@ -25,8 +25,8 @@ class Comparison:
 def compare(reference: np.ndarray, actual: np.ndarray, *, tolerance: float | None = None) -> Comparison:
     """Compare one output.
 
-    Shapes and dtypes must be equal. Integers and bools exactly. Floats: ``|a - r| <= tol * (|r| + rms(r))`` per element, where the rms is over the
-    finite elements of the reference; NaN equals NaN, infinities must match.
+    Shapes and dtypes must be equal. Integers and bools exactly. Floats: ``|a - r| <= tol * (|r| + rms(r))`` per element, where the rms is
+    over the finite elements of the reference; NaN equals NaN, infinities must match.
     """
     reference, actual = np.asarray(reference), np.asarray(actual)
     if reference.dtype != actual.dtype:

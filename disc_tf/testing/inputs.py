@@ -72,8 +72,8 @@ def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[
 def specs_from_graph(graph_def: Any, equal: Sequence[tuple[str, str]] = ()) -> list[InputSpec]:
     """Inputs of a GraphDef: its placeholders, with integer ranges learned from the tables that they index.
 
-    Unknown dims get the name ``<input>/<axis>``. ``equal`` are pairs of such names that must be equal; without any, dims at the same axis of
-    inputs of the same rank are taken to be equal, and axis 0 of all.
+    Unknown dims get the name ``<input>/<axis>``. ``equal`` are pairs of such names that must be equal; without any, dims at the same axis
+    of inputs of the same rank are taken to be equal, and axis 0 of all.
     """
     consumers: dict[str, list[tuple[Any, int]]] = {}
     nodes = {}

@@ -52,8 +52,8 @@ def native_answer(fn: Function, arrays: Sequence[np.ndarray], target: str = TARG
 
 @contextlib.contextmanager
 def natively(target: str = TARGETS[0], modes: Sequence[str] = tf_case.MODES) -> Iterator[None]:
-    """Inside, `tf_case` answers with compiled code for ``target`` instead of the interpreter. A case that is meant for several modes is only
-    run in those of ``modes``, if it has any of them."""
+    """Inside, `tf_case` answers with compiled code for ``target`` instead of the interpreter. A case that is meant for several modes is
+    only run in those of ``modes``, if it has any of them."""
     before = tf_case.our_answer, tf_case.run_case
 
     def run_case(op: str, arguments: Any, const: Any, wanted: Sequence[str], *rest: Any) -> list[str]:

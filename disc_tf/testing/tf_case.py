@@ -151,7 +151,7 @@ def declared_dims(shape: Sequence[int], mode: str, index: int) -> list[Dim]:
 def lower_graph(graph: Graph, mode: str, known_dims: Sequence[str] = ()) -> Function:
     """The graph as a function of its placeholders, all results of the tested node and the final token returned.
 
-    known_dims: operands whose dims are static in every mode (shape vectors: their length is the rank of a result). The function is verified.
+    known_dims: operands whose dims are static in every mode (shape vectors: their length is a result's rank). The function is verified.
     """
     from disc_tf.ir.verifier import verify
 

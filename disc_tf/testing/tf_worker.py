@@ -13,10 +13,10 @@ import resource
 import struct
 import sys
 import time
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 
-def read_message(stream: BinaryIO) -> Any:
+def read_message(stream: IO[bytes]) -> Any:
     """The next message; None at the end of the stream."""
     head = stream.read(8)
     if len(head) < 8:
@@ -26,7 +26,7 @@ def read_message(stream: BinaryIO) -> Any:
     return pickle.loads(data) if len(data) == size else None
 
 
-def write_message(stream: BinaryIO, message: Any) -> None:
+def write_message(stream: IO[bytes], message: Any) -> None:
     data = pickle.dumps(message, protocol=5)
     stream.write(struct.pack("<Q", len(data)))
     stream.write(data)
@@ -86,7 +86,7 @@ def current_rss() -> int:
         return int(f.read().split()[1]) * resource.getpagesize()
 
 
-def serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
+def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
     runner: Runner | None = None
     while (message := read_message(stdin)) is not None:
         command, argument = message

@@ -42,16 +42,16 @@ def check(fn, kind, symbols, arrays, targets=TARGETS, scale=1.0, **attrs):
     check that splitting the tasks changes no bit."""
     want = evaluate(fn, arrays)
     compiled = [CompiledFusion(fusion_of(fn, kind, **attrs), fn, t) for t in targets]
-    for target, c in zip(targets, compiled):
+    for target, c in zip(targets, compiled, strict=True):
         compare(c, fn, symbols, arrays, want, target, scale)
     return compiled
 
 
 def compare(c, fn, symbols, arrays, want, target, scale=1.0):
-    inputs = dict(zip(fn.params, arrays))
+    inputs = dict(zip(fn.params, arrays, strict=True))
     got = c(inputs, symbols)
     again = c(inputs, symbols, split=1)
-    for r, g, g2, w in zip(fn.results, got, again, want):
+    for r, g, g2, w in zip(fn.results, got, again, want, strict=True):
         assert g.tobytes() == g2.tobytes(), f"{target.name}: results depend on the split"
         t = tolerance(r.dtype, scale)
         if r.dtype.is_float:

@@ -19,7 +19,11 @@ INTS = [d for d in DType if d.is_int]
 
 
 def unary_cases():
-    floats = ["abs", "negate", "sign", "exponential", "exponential_minus_one", "log", "log_plus_one", "sqrt", "rsqrt", "cbrt", "sine", "cosine", "tan", "tanh", "logistic", "floor", "ceil", "round_nearest_even", "round_nearest_afz", "is_finite", "erf", "erfc", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma"]
+    floats = [
+        "abs", "negate", "sign", "exponential", "exponential_minus_one", "log", "log_plus_one", "sqrt", "rsqrt", "cbrt", "sine",
+        "cosine", "tan", "tanh", "logistic", "floor", "ceil", "round_nearest_even", "round_nearest_afz", "is_finite", "erf", "erfc",
+        "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma", "digamma",
+    ]
     for name in floats:
         for d in FLOATS:
             yield name, d
@@ -51,7 +55,7 @@ def test_unary(dtype):
     names = [name for name, d in unary_cases() if d is dtype]
     rng = np.random.default_rng(0)
     fn, b = new_function("f", {name: (dtype, ["n"]) for name in names})
-    b.return_([b.create1(name, [p]) for name, p in zip(names, fn.params)])
+    b.return_([b.create1(name, [p]) for name, p in zip(names, fn.params, strict=True)])
     arrays = [domain(name, random_array(rng, dtype, 37)) for name in names]
     check(fn, "loop", {"n": 37}, arrays, scale=8)
 
@@ -136,7 +140,7 @@ def test_run_time_broadcast(a, c):
     """Extents that are only equal or 1 at run time: strides 0 or natural."""
     fn, b = new_function("f", {"x": (F32, ["a0", "a1", "a2"]), "y": (F32, ["c0", "c1", "c2"])})
     x, y = fn.params
-    dims = [bcast(p, q) for p, q in zip(x.dims, y.dims)]
+    dims = [bcast(p, q) for p, q in zip(x.dims, y.dims, strict=True)]
     b.return_([b.add(b.broadcast_in_dim(x, dims, [0, 1, 2]), b.broadcast_in_dim(y, dims, [0, 1, 2]))])
     rng = np.random.default_rng(0)
     symbols = {f"a{i}": n for i, n in enumerate(a)} | {f"c{i}": n for i, n in enumerate(c)}
@@ -204,7 +208,7 @@ def test_index_ops(name, dtype):
         c = CompiledFusion(fusion_of(fn, "loop"), fn, target)
         for shape in ((2, 3, 5), (1, 1, 7), (3, 5, 37), (4, 2, 64)):
             x = random_array(np.random.default_rng(0), dtype, shape)
-            compare(c, fn, dict(zip("pqr", shape)), [x], evaluate(fn, [x]), target)
+            compare(c, fn, dict(zip("pqr", shape, strict=True)), [x], evaluate(fn, [x]), target)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 5), (2, 0, 5), (2, 3, 0)], ids=str)
@@ -212,7 +216,7 @@ def test_index_ops(name, dtype):
 def test_empty(name, shape):
     fn, b = new_function("f", {"x": (F32, ["p", "q", "r"])})
     b.return_([_shapes(F32)[name](b, fn.params[0])])
-    check(fn, "loop", dict(zip("pqr", shape)), [np.zeros(shape, np.float32)], targets=TARGETS[1:2])
+    check(fn, "loop", dict(zip("pqr", shape, strict=True)), [np.zeros(shape, np.float32)], targets=TARGETS[1:2])
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, DType.BF16], ids=str)

@@ -61,15 +61,17 @@ def step(b, name, x, pick):
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_expressions(data):
-    pick = lambda n: data.draw(st.integers(0, n - 1))
+    def pick(n: int) -> int:
+        return data.draw(st.integers(0, n - 1))
+
     rank = 1 + pick(3)
     static = [pick(3) == 0 for _ in range(rank)]
     extents = [data.draw(st.sampled_from(EXTENTS)) for _ in range(rank)]
-    dims = [n if s else f"d{i}" for i, (n, s) in enumerate(zip(extents, static))]
+    dims = [n if s else f"d{i}" for i, (n, s) in enumerate(zip(extents, static, strict=True))]
     fn, b = new_function("f", {"x": (DType.I32, dims), "y": (DType.I32, [f"e{i}" for i in range(rank)])})
     x, y = fn.params
     shape_y = [n if data.draw(st.booleans()) else 1 for n in extents]
-    spread = [bcast(p, q) for p, q in zip(x.dims, y.dims)]
+    spread = [bcast(p, q) for p, q in zip(x.dims, y.dims, strict=True)]
     v = b.add(b.broadcast_in_dim(x, spread, range(rank)), b.broadcast_in_dim(y, spread, range(rank)))
     if data.draw(st.booleans()):
         v = x

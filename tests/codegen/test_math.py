@@ -97,7 +97,7 @@ REFERENCE = {
 def reference(name, *args, dtype):
     with mpmath.workprec(200 if dtype == np.float64 else 120):
         out = []
-        for row in zip(*args):
+        for row in zip(*args, strict=True):
             v = REFERENCE[name](*(mpmath.mpf(float(a)) for a in row))
             out.append(v)
         return out
@@ -109,7 +109,7 @@ def ulps(got, want, dtype):
     bits = np.finfo(dtype).nmant
     limit = mpmath.mpf(float(np.finfo(dtype).max)) * (1 + mpmath.mpf(2) ** -(bits + 2))
     worst, at = 0.0, None
-    for i, (g, w) in enumerate(zip(got, want)):
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
         if abs(w) < tiny:
             if abs(g) > tiny:
                 return math.inf, i

@@ -24,7 +24,7 @@ def run(fn, cases, targets=TARGETS, scale=1.0, kind="reduce", **attrs):
 
 def cases3(dtype, shapes=SHAPES):
     rng = np.random.default_rng(0)
-    return [(dict(zip("pqr", s)), [random_array(rng, dtype, s)]) for s in shapes]
+    return [(dict(zip("pqr", s, strict=True)), [random_array(rng, dtype, s)]) for s in shapes]
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (0, 2), (2,), (0, 1, 2)], ids=str)

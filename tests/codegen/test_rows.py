@@ -96,7 +96,7 @@ def test_static_length_and_empty_rows():
         c = CompiledFusion(fusion, fn, target)
         for shape in ((3, 0), (0, 5), (0, 0)):
             x = np.zeros(shape, np.float32)
-            compare(c, fn, dict(zip("pn", shape)), [x], evaluate(fn, [x]), target)
+            compare(c, fn, dict(zip("pn", shape, strict=True)), [x], evaluate(fn, [x]), target)
 
 
 def test_masked_softmax_with_broadcast_mask():
@@ -143,7 +143,8 @@ def test_embedding_and_norm():
     cases = []
     for n in (4, 37, 64):
         ids = rng.integers(0, 11, (2, 5)).astype(np.int32)
-        cases.append(({"v": 11, "n": n, "p": 2, "q": 5}, [random_array(rng, F32, (11, n)), ids, *(random_array(rng, F32, n) for _ in range(2))]))
+        arrays = [random_array(rng, F32, (11, n)), ids, *(random_array(rng, F32, n) for _ in range(2))]
+        cases.append(({"v": 11, "n": n, "p": 2, "q": 5}, arrays))
     run(fn, cases, scale=32)
 
 

@@ -33,7 +33,10 @@ def names_of(op: str) -> tuple[str, str]:
     return ("y", "x") if op == "Atan2" else ("x", "y")
 
 
-def check(compiled: NativeOp, op: str, arguments: dict, tol: Tolerance = Tolerance(4.0, relative_floor=1.0)) -> None:
+DEFAULT = Tolerance(4.0, relative_floor=1.0)
+
+
+def check(compiled: NativeOp, op: str, arguments: dict, tol: Tolerance = DEFAULT) -> None:
     want, have = tf_answer(op, arguments), compiled(*(a for a in arguments.values() if isinstance(a, np.ndarray)))
     if isinstance(want, Failure):
         assert isinstance(have, Failure) and have.code == INVALID_ARGUMENT and want.code in (None, INVALID_ARGUMENT), (want, have)
@@ -62,14 +65,18 @@ def test_other_targets(target: str) -> None:
 
 def test_ranks_differ() -> None:
     compiled = native_op("AddV2", {"x": array((2, 3, 5), "f32"), "y": array((3, 5), "f32")})
-    for a, b in [((2, 3, 5), (3, 5)), ((2, 1, 5), (3, 5)), ((2, 3, 1), (1, 5)), ((0, 3, 5), (1, 1)), ((2, 3, 5), (4, 5)), ((2, 0, 5), (1, 5))]:
+    for a, b in [
+        ((2, 3, 5), (3, 5)), ((2, 1, 5), (3, 5)), ((2, 3, 1), (1, 5)), ((0, 3, 5), (1, 1)), ((2, 3, 5), (4, 5)), ((2, 0, 5), (1, 5)),
+    ]:  # fmt: skip
         check(compiled, "AddV2", {"x": array(a, "f32", 1), "y": array(b, "f32", 2)})
 
 
 @pytest.mark.parametrize("dtype", ["f32", "i64", "bool"])
 def test_select(dtype: str) -> None:
     """Three operands: every one may be the one that is spread."""
-    shapes = [((3, 5), (3, 5), (3, 5)), ((1, 5), (3, 1), (3, 5)), ((3, 1), (1, 1), (1, 5)), ((0, 1), (1, 5), (1, 1)), ((3, 5), (3, 5), (2, 5))]
+    shapes = [
+        ((3, 5), (3, 5), (3, 5)), ((1, 5), (3, 1), (3, 5)), ((3, 1), (1, 1), (1, 5)), ((0, 1), (1, 5), (1, 1)), ((3, 5), (3, 5), (2, 5)),
+    ]  # fmt: skip
     compiled = native_op("SelectV2", {"condition": array((3, 5), "bool"), "t": array((3, 5), dtype), "e": array((3, 5), dtype)})
     assert compiled.bodies == 2
     for p, x, y in shapes:
@@ -81,8 +88,8 @@ def test_batch_matmul(dtype: str) -> None:
     """Batch dims broadcast; contracted ones must agree."""
     compiled = native_op("BatchMatMulV2", {"x": array((2, 3, 4), dtype), "y": array((2, 4, 5), dtype)})
     shapes = [
-        ((2, 3, 4), (2, 4, 5)), ((1, 3, 4), (2, 4, 5)), ((7, 3, 4), (1, 4, 5)), ((0, 3, 4), (1, 4, 5)), ((2, 3, 0), (2, 0, 5)), ((1, 1, 1), (1, 1, 1)),
-        ((2, 3, 4), (3, 4, 5)), ((2, 3, 4), (2, 5, 5)),
+        ((2, 3, 4), (2, 4, 5)), ((1, 3, 4), (2, 4, 5)), ((7, 3, 4), (1, 4, 5)), ((0, 3, 4), (1, 4, 5)), ((2, 3, 0), (2, 0, 5)),
+        ((1, 1, 1), (1, 1, 1)), ((2, 3, 4), (3, 4, 5)), ((2, 3, 4), (2, 5, 5)),
     ]  # fmt: skip
     for a, b in shapes:
         check(compiled, "BatchMatMulV2", {"x": array(a, dtype, 1), "y": array(b, dtype, 2)}, Tolerance(16.0, relative_floor=4.0))

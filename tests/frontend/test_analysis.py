@@ -156,7 +156,8 @@ def test_tensorflow_shapes_help_where_it_is_loaded():
 
 @pytest.mark.parametrize(
     ("device", "expected"),
-    [("", True), ("/device:CPU:0", True), ("/job:w/task:1", True), ("/cpu:0", True), ("/device:GPU:0", False), ("/job:a/device:TPU:1", False)],
+    [("", True), ("/device:CPU:0", True), ("/job:w/task:1", True), ("/cpu:0", True), ("/device:GPU:0", False),
+     ("/job:a/device:TPU:1", False)],
 )
 def test_on_cpu(device, expected):
     assert on_cpu(device) is expected

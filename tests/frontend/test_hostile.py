@@ -1,8 +1,9 @@
-"""Truncated, corrupt, cyclic, huge, ill-typed and hostile GraphDefs: a clear `GraphError`, or a graph that is left as it was. Never a crash, never
-a hang."""
+"""Truncated, corrupt, cyclic, huge, ill-typed and hostile GraphDefs: a clear `GraphError`, or a graph that is left as it was. Never a
+crash, never a hang."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -315,10 +316,8 @@ def test_odd_graph_is_left_or_compiled(mutate):
 @pytest.mark.parametrize("cut", range(0, 100, 4))
 def test_truncated_bytes(cut):
     data = serialized(base().proto)
-    try:
+    with contextlib.suppress(GraphError):
         optimise(data[: len(data) * cut // 100])
-    except GraphError:
-        pass
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -327,10 +326,8 @@ def test_flipped_bytes(seed):
     data = bytearray(serialized(base().proto))
     for _ in range(rng.choice((1, 1, 2, 5, 40))):
         data[rng.randrange(len(data))] = rng.randrange(256)
-    try:
+    with contextlib.suppress(GraphError):
         optimise(bytes(data))
-    except GraphError:
-        pass
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -356,10 +353,8 @@ def test_shuffled_structure(seed):
                     a.attr[key].type = rng.choice([0, 1, 2, 3, 7, 9, 19, 20, 101, 12345])
         else:
             a.attr.pop(rng.choice(sorted(a.attr)), None) if a.attr else None
-    try:
+    with contextlib.suppress(GraphError):
         optimise(graph)
-    except GraphError:
-        pass
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"PK\x03\x04 not a graph", b"\x0a\xff\xff\xff\xff\x0f", b"\x08" * 100])
@@ -394,7 +389,10 @@ def _length(data: bytes) -> bytes:
     return out + bytes([n]) + data
 
 
-@pytest.mark.parametrize("hint", ["", "x", "x:", "x: [", "x: []]", "x: [b<32]", "x: [b%0==0]", "x: [-1]", "x: [b c]", ": [b]", "x: [b<=-1]"])
+BAD_HINTS = ["", "x", "x:", "x: [", "x: []]", "x: [b<32]", "x: [b%0==0]", "x: [-1]", "x: [b c]", ": [b]", "x: [b<=-1]"]
+
+
+@pytest.mark.parametrize("hint", BAD_HINTS)
 def test_bad_hints(hint):
     with pytest.raises(GraphError, match="hint"):
         parse_hint(hint)

@@ -300,7 +300,7 @@ for _dtype in (*FLOATS, I32, I8):
     add(f"sort-pairs-{_dtype}", [(_dtype, [m, n]), (I32, [m, n])], by_second, integers(0, 3))
     add(f"topk-{_dtype}", [(_dtype, [n, m])], lambda b, x: [*b.topk(x, 1), *b.topk(x, k)], integers(0, 4))
 
-for _dtype in FLOATS + (I8, I32, I64, U8):
+for _dtype in (*FLOATS, I8, I32, I64, U8):
     add(f"dot-{_dtype}", [(_dtype, [n, m]), (_dtype, [m, k])], lambda b, x, y: b.dot_general(x, y, [1], [0]))
     add(f"dot-batched-{_dtype}", [(_dtype, [m, n, 2, k]), (_dtype, [2, 5, m, k])], lambda b, x, y: [
         b.dot_general(x, y, [3], [3], [0, 2], [2, 0]), b.dot_general(x, y, [0, 3], [2, 3]), b.dot_general(x, y, [], [], [3], [3]),

@@ -95,5 +95,5 @@ def test_run_times_dumps_and_shares(tmp_path):
 
 def test_verifier_names_the_pass():
     manager = PassManager.parse("append,break-it", KNOWN, verify_each=True)
-    with pytest.raises(PassError, match="after pass 2, break-it: function main.*return"):
+    with pytest.raises(PassError, match=r"after pass 2, break-it: function main.*return"):
         manager.run(make())

@@ -219,7 +219,7 @@ def test_every_answer_is_sound(assumed, x, y):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from(NAMES + ("1", "4")), min_size=1, max_size=5), st.integers(0, 6))
+@given(st.lists(st.sampled_from((*NAMES, "1", "4")), min_size=1, max_size=5), st.integers(0, 6))
 def test_bcast_simplification_on_legal_shapes(names, size):
     """Whatever the order and facts, on extents that do broadcast the answer is the common one."""
     whole = Dim.of(1)

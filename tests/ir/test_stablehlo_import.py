@@ -19,7 +19,7 @@ from disc_tf.ir.stablehlo import StableHLOError, from_stablehlo, inline_stablehl
 from disc_tf.ir.types import DType
 from disc_tf.ir.verifier import verify
 
-F, I = jnp.float32, jnp.int32
+F, I = jnp.float32, jnp.int32  # noqa: E741
 
 
 def softmax(x):
@@ -71,7 +71,13 @@ CASES = [
     ("mean", lambda x: x.sum() / x.size + x.shape[0], [("b, s", F)]),
     ("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, i), (1, 2)), [("b, 5", F), ("", I)]),
     ("bf16", lambda x: x + jnp.array([1, np.inf, 3], jnp.bfloat16), [("b, 3", jnp.bfloat16)]),
-    ("bf16_big", lambda x: x + jnp.arange(300).astype(jnp.bfloat16)[None, :3].astype(F) + np.linspace(0, 1, 300).astype(jnp.bfloat16)[7:10].astype(F), [("b, 3", F)]),
+    (
+        "bf16_big",
+        lambda x: x
+        + jnp.arange(300).astype(jnp.bfloat16)[None, :3].astype(F)
+        + np.linspace(0, 1, 300).astype(jnp.bfloat16)[7:10].astype(F),
+        [("b, 3", F)],
+    ),
     ("uint8", lambda x: (jnp.abs(x) * 10).astype(jnp.uint8) + jnp.array([250, 7, 1], jnp.uint8), [("b, 3", F)]),
     ("is_inf", lambda x: (jnp.isinf(x), jnp.isnan(x), jnp.isposinf(x / 0)), [("b, s", F)]),
     ("einsum_many", lambda a, b: jnp.einsum("bij,bjk,k->bi", a, b, b[0, 0]), [("b, s, t", F), ("b, t, s", F)]),

@@ -203,7 +203,8 @@ def test_onednn_layer_norm() -> None:
     x, scale, offset = array((2, 3, 7), "f32", 1), array((7,), "f32", 2), array((7,), "f32", 3)
     wide = x.astype(np.float64)
     normal = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 0.001)
-    _compare("_MklLayerNorm", {"T": 1}, [x, scale, offset], [(normal * scale + offset).astype(np.float32)], Tolerance(64.0, relative_floor=1.0))
+    want = (normal * scale + offset).astype(np.float32)
+    _compare("_MklLayerNorm", {"T": 1}, [x, scale, offset], [want], Tolerance(64.0, relative_floor=1.0))
 
 
 @pytest.mark.parametrize(("side", "mode"), list(itertools.product([False, True], ["Identity", "Relu"])))

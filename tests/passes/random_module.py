@@ -158,7 +158,7 @@ class Random:
 
     def finish(self) -> Module:
         unused = [v for v in self.values if not v.uses and v.op is not None]
-        results = unused[-4:] + [self.pick(), self.values[0]]
+        results = [*unused[-4:], self.pick(), self.values[0]]
         self.b.return_(results)
         module = Module()
         module.add(self.fn)

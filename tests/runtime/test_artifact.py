@@ -54,7 +54,8 @@ def test_round_trip(args, results, name, image, data):
 
 def test_digest_depends_on_dtype_dims_and_content():
     x = np.arange(6, dtype=np.float32)
-    variants = [(x, "f32"), (x.view(np.int32), "i32"), (x.reshape(2, 3), "f32"), (x.reshape(3, 2), "f32"), (x + 1, "f32"), (x[:0], "f32"), (x[0], "f32")]
+    floats = [x, x.reshape(2, 3), x.reshape(3, 2), x + 1, x[:0], x[0]]
+    variants = [(x.view(np.int32), "i32"), *((v, "f32") for v in floats)]
     assert len({tensor_digest(*v) for v in variants}) == len(variants)
     assert tensor_digest(x.reshape(2, 3).T, "f32") == tensor_digest(np.ascontiguousarray(x.reshape(2, 3).T), "f32")
 

@@ -316,9 +316,8 @@ def test_fork_with_a_running_pool():
 
 
 def _child(code: str, **env: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={**os.environ, **env, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
+    environment = {**os.environ, **env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +341,10 @@ def test_environment(env, expected):
 
 def test_world_writable_cache_directory_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    code = "from tests.runtime import toy\nfrom disc_tf.runtime import *\ntry: Executable.from_artifact(toy.artifact())\nexcept DiscError as e: print(e)"
+    code = (
+        "from tests.runtime import toy\nfrom disc_tf.runtime import *\n"
+        "try: Executable.from_artifact(toy.artifact())\nexcept DiscError as e: print(e)"
+    )
     assert "only this user can write to" in _child(code, DISC_TF_LOADER="file", DISC_TF_CACHE_DIR=str(tmp_path)).stdout
 
 

@@ -123,7 +123,7 @@ def test_constructor_errors():
     with pytest.raises(tf.errors.InvalidArgumentError, match="made for runtime ABI 99"):
         _launch(w, n, x, data, abi=99)
     module = ops.load_op_library()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the node has 0 inputs in list 1, its executable 1|types do not fit"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"the node has 0 inputs in list 1, its executable 1|types do not fit"):
         module.disc_launch(constants=[w], host_args=[], args=[x], executable=data, original=_CONCRETE, nodes="", abi=1,
                            Thostout=[tf.float32], Tout=[tf.float32, tf.float32])  # fmt: skip
 

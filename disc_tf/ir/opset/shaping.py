@@ -141,7 +141,7 @@ def _infer_slice(i: InferInput) -> list[Type]:
             known = (
                 i.env.is_nonneg(high - low)
                 if i.env
-                else (high - low).is_static and int(high - low) >= 0 or None
+                else ((high - low).is_static and int(high - low) >= 0) or None
             )
             if known is False or ((high - low).is_static and int(high - low) < 0):
                 raise i.fail(f"slice [{start}:{limit}] is outside dimension of extent {d}")

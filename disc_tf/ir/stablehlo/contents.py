@@ -1,7 +1,7 @@
 """Symbolic contents of small integer tensors: the shape arithmetic of imported StableHLO, element by element.
 
-JAX writes a dynamic shape as i32/i64 arithmetic on `get_dimension_size`; following it gives the dims back. What cannot be decided (a division
-whose operands may be negative, a comparison of unrelated dims) has no content, and the importer then binds a fresh symbol.
+JAX writes a dynamic shape as i32/i64 arithmetic on `get_dimension_size`; following it gives the dims back. What cannot be decided (a
+division whose operands may be negative, a comparison of unrelated dims) has no content, and the importer then binds a fresh symbol.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """StableHLO (with chlo and dynamic shapes, as `jax.export` writes it) to IR.
 
-Calls and composites are inlined, `shape_assertion` calls dropped. Shape operands are followed symbolically (`contents`); a shape that depends
-on data binds a fresh symbol. Dims of a loop that change over its iterations become symbols of the loop.
+Calls and composites are inlined, `shape_assertion` calls dropped. Shape operands are followed symbolically (`contents`); a shape that
+depends on data binds a fresh symbol. Dims of a loop that change over its iterations become symbols of the loop.
 """
 
 from __future__ import annotations
