@@ -170,6 +170,8 @@ class _Walk:
             self._stand_ins(node)  # the caller may feed any shape that the declared one admits: nothing is inferred
         elif node.op == "Const":
             self._constant(node, r.graph.constant(node.name))
+            if node.name in r.in_frame:  # made again in each iteration, by the control edge that put it there
+                r.reasons[node.name] = Reason("IN_FRAME", "inside a legacy loop or conditional")
         elif node.op in SOURCES:
             self._stand_ins(node)
         elif node.name in r.in_frame:
