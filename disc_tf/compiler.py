@@ -64,13 +64,16 @@ def compile_module(
     start = time.perf_counter()
     if dumps is not None:
         dumps.mkdir(parents=True, exist_ok=True)
-        (dumps / "1_hlo.txt").write_text(print_module(module, 64))
+        _dump_hlo(dumps, "1_hlo", module)
     special = optimize(module, PassContext(), verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")
     start = timed("hlo passes", start)
     uniform = make_plan(special.uniform.main)
     general = make_plan(special.general.main) if special.general is not None else None
     start = timed("fusion", start)
     if dumps is not None:
+        _dump_hlo(dumps, "2_hlo_uniform", special.uniform)
+        if special.general is not None:
+            _dump_hlo(dumps, "2_hlo_general", special.general)
         (dumps / "4_plan_uniform.txt").write_text(uniform.describe())
         if general is not None:
             (dumps / "4_plan_general.txt").write_text(general.describe())
@@ -100,3 +103,15 @@ def compile_module(
         compiled.arena,
         times,
     )
+
+
+def _dump_hlo(directory: Path, stem: str, module: Module) -> None:
+    """Our text, and StableHLO that JAX loads (dynamic shapes; large constants included)."""
+    from disc_tf.ir.stablehlo.export import to_stablehlo
+
+    (directory / f"{stem}.txt").write_text(print_module(module, 64))
+    try:
+        text = to_stablehlo(module)
+    except Exception as e:  # a dump must not fail the compilation
+        text = f"// no StableHLO: {type(e).__name__}: {e}\n"
+    (directory / f"{stem}.mlir").write_text(text)
