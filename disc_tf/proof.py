@@ -19,6 +19,8 @@ from disc_tf.testing.inputs import InputSpec, sample_sizes
 
 #: timing noise: a shape counts as slower only beyond this ratio
 SLOWER = 1.05
+#: runs of the search for the clusters at fault
+MAX_ATTEMPTS = 32
 
 
 def prove(
@@ -84,28 +86,33 @@ def _bisect(
     good: Callable[[Sequence[ShapeResult]], bool],
     found: Sequence[ShapeResult],
 ) -> tuple[list[Any], str]:
-    """The clusters to put back: halves are put back until what remains passes; at worst all."""
+    """The clusters to put back, one after the other: the shortest prefix that still fails ends in a culprit.
+
+    After `MAX_ATTEMPTS` runs all clusters are put back.
+    """
     why = next((r.message for r in found if not r.ok), "")
     bad: list[Any] = []
-    suspects = list(clusters)
-    while suspects:
-        if len(suspects) == 1:
-            bad += suspects
-            break
-        half = suspects[: len(suspects) // 2]
-        without_half = put_back(graph, [c.name for c in (*bad, *half)])
-        if good(attempt(without_half)):
-            # the fault is in `half` alone; the rest is fine
-            suspects = half
-        else:
-            rest = suspects[len(half) :]
-            without_rest = put_back(graph, [c.name for c in (*bad, *rest)])
-            if good(attempt(without_rest)):
-                suspects = rest
-            else:  # both halves are at fault
-                bad += suspects
-                break
-    return bad, why
+    attempts = 0
+
+    def passes(launched: Sequence[Any]) -> bool:
+        nonlocal attempts
+        attempts += 1
+        return good(attempt(put_back(graph, [c.name for c in clusters if c not in launched])))
+
+    while True:
+        rest = [c for c in clusters if c not in bad]
+        if not rest or (bad and passes(rest)):
+            return bad, why
+        low, high = 0, len(rest)  # rest[:low] passes, rest[:high] fails
+        while high - low > 1 and attempts < MAX_ATTEMPTS:
+            middle = (low + high) // 2
+            if passes(rest[:middle]):
+                low = middle
+            else:
+                high = middle
+        if attempts >= MAX_ATTEMPTS:
+            return list(clusters), why
+        bad.append(rest[high - 1])
 
 
 def _put_back(

@@ -1,0 +1,85 @@
+"""Putting back: the clusters at fault are found by bisection, whatever their number; nothing else is touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+
+from disc_tf import proof
+from disc_tf.report import ClusterReport, Report, ShapeResult
+
+
+@dataclasses.dataclass
+class FakeGraph:
+    """A graph is the set of clusters that are launched in it."""
+
+    launched: frozenset[str]
+
+
+@dataclasses.dataclass
+class FakeResult:
+    graph_def: FakeGraph
+    report: Report
+
+
+def make_result(names: list[str]) -> FakeResult:
+    clusters = [ClusterReport(n, 5, node_names=[f"{n}/{i}" for i in range(5)]) for n in names]
+    report = Report("0", ["x86-64-v3"], ["y:0"], compute_nodes=50, compiled_nodes=5 * len(names), clusters=clusters)
+    return FakeResult(FakeGraph(frozenset(names)), report)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch):
+    """`bad` clusters give wrong answers; `slow` ones make the graph slow."""
+    state = {"bad": frozenset(), "slow": frozenset(), "graph": None, "runs": 0}
+
+    def fake_verify(original, optimized, specs, outputs, sizes, *, timing=False, threads=0, **_):
+        state["runs"] += 1
+        launched = state["graph"].launched
+        ok = not launched & state["bad"]
+        slower = len(launched & state["slow"])
+        ms = 10.0 * (1 + 0.3 * slower)
+        return [ShapeResult({}, ok, "" if ok else "y:0: differs", original_ms=10.0 if timing else None, optimized_ms=ms if timing else None)]
+
+    def fake_serialized(graph):
+        state["graph"] = graph
+        return b""
+
+    monkeypatch.setattr(proof, "verify_graphs", fake_verify)
+    monkeypatch.setattr(proof, "serialized", fake_serialized)
+    monkeypatch.setattr(proof, "put_back", lambda g, names: FakeGraph(g.launched - frozenset(names)))
+    return state
+
+
+NAMES = ["c0", "c1", "c2", "c3", "c4"]
+
+
+@pytest.mark.parametrize("bad", [frozenset(c) for n in (0, 1, 2, 5) for c in itertools.combinations(NAMES, n)])
+def test_wrong_clusters_are_put_back(world, tmp_path: Path, bad: frozenset[str]) -> None:
+    world["bad"] = bad
+    result = proof.prove("original.pb", make_result(NAMES), [], [{}], tmp_path, timing=True)
+    kept = {c.name for c in result.report.compiled_clusters}
+    assert result.graph_def.launched == kept
+    assert result.report.verified is True
+    assert result.report.compiled_nodes == 5 * len(kept)
+    assert kept == set(NAMES) - bad  # exactly the culprits
+    for c in result.report.clusters:
+        if c.name not in kept:
+            assert c.status == "put_back" and "differs" in c.reason
+
+
+@pytest.mark.parametrize("slow", NAMES)
+def test_a_slow_cluster_is_put_back(world, tmp_path: Path, slow: str) -> None:
+    world["slow"] = frozenset([slow])
+    result = proof.prove("original.pb", make_result(NAMES), [], [{}], tmp_path, timing=True)
+    assert {c.name for c in result.report.compiled_clusters} == set(NAMES) - {slow}
+    assert any("slower" in w for w in result.report.warnings)
+
+
+def test_no_timing_never_puts_back_for_speed(world, tmp_path: Path) -> None:
+    world["slow"] = frozenset(NAMES)
+    result = proof.prove("original.pb", make_result(NAMES), [], [{}], tmp_path, timing=False)
+    assert len(result.report.compiled_clusters) == 5
