@@ -130,7 +130,7 @@ def _loops(grouping: Grouping) -> None:
         if not grouping.is_free(op) or not _is_loop(op):
             continue
         view = _alias(access, op)
-        if view is not None and view.is_contiguous(access.env) and view.source is not None:
+        if view is not None and view.is_contiguous(access.env):
             grouping.start("view", op, view=view)
             continue
         group = _join_producers(grouping, op) or grouping.start("loop", op)
@@ -149,13 +149,13 @@ def _loops(grouping: Grouping) -> None:
 
 def _alias(access: Access, op: Op) -> View | None:
     """The view of its operand that ``op`` would be, if it moves no data for certain: a reshape, or an element of a small tensor (which
-    the host looks at)."""
-    if op.name == "reshape" and op.operands:
-        return access.view(op.operands[0])
-    if op.name == "slice" and all(d == 1 for d in op.result.dims):
-        view = access.view(op.operands[0])
-        return None if view is None else apply_op(op, view, access.env)  # type: ignore[arg-type]
-    return None
+    the host looks at). The operand must have a buffer."""
+    if op.name != "reshape" and not (op.name == "slice" and all(d == 1 for d in op.result.dims)):
+        return None
+    view = access.view(op.operands[0])
+    if view is None or view.source is None or (view.source.op is not None and access.is_inlined(view.source.op)):
+        return None
+    return view if op.name == "reshape" else apply_op(op, view, access.env)  # type: ignore[arg-type]
 
 
 def _join_producers(grouping: Grouping, op: Op) -> Group | None:
