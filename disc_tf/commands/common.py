@@ -125,3 +125,12 @@ def check_sizes(specs: Sequence[InputSpec], sizes: Sequence[dict[str, int]]) -> 
             raise CommandError(f"--shape: no extent for {', '.join(sorted(missing))}; dims: {', '.join(sorted(names))}", USAGE)
         if extra := size.keys() - names:
             raise CommandError(f"--shape: unknown dim {', '.join(sorted(extra))}; dims: {', '.join(sorted(names))}", USAGE)
+
+
+def binary_form(path: str, graph_def: Any, directory: str | Path) -> str:
+    """The path of the graph in wire format: the file itself, or a copy in ``directory`` of one in text format."""
+    if Path(path).suffix not in (".pbtxt", ".txt"):
+        return path
+    target = Path(directory) / (Path(path).stem + ".pb")
+    target.write_bytes(serialized(graph_def))
+    return str(target)

@@ -18,6 +18,7 @@ from disc_tf.commands.common import (
     USAGE,
     VERIFY_FAILED,
     CommandError,
+    binary_form,
     check_sizes,
     graph_bytes,
     model_specs,
@@ -126,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
             sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
             if sizes:
                 check_sizes(specs, sizes)
-            result = _prove(args, result, specs, sizes, say, options)
+            result = _prove(args, graph, result, specs, sizes, say, options)
             report = result.report
             if report.verified is False:
                 code = VERIFY_FAILED
@@ -157,7 +158,7 @@ def _spread(trace: list[dict[str, int]], count: int) -> list[dict[str, int]]:
     return [trace[round(i * (len(trace) - 1) / (count - 1))] for i in range(count)] if count > 1 else trace[:1]
 
 
-def _prove(args: argparse.Namespace, result: Any, specs: Any, sizes: Any, say: Any, options: Options) -> Any:
+def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes: Any, say: Any, options: Options) -> Any:
     from disc_tf.proof import prove
 
     runs_here = True
@@ -173,7 +174,7 @@ def _prove(args: argparse.Namespace, result: Any, specs: Any, sizes: Any, say: A
         return result
     with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
         return prove(
-            args.input,
+            binary_form(args.input, graph, temp),
             result,
             specs,
             sizes,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 
 from disc_tf.commands.common import (
     OK,
     VERIFY_FAILED,
     CommandError,
+    binary_form,
     check_sizes,
     model_specs,
     parse_sizes,
@@ -47,9 +49,10 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _plan(args: argparse.Namespace):
+def _plan(args: argparse.Namespace, directory: str):
+    """(specs, outputs, sizes); the paths in ``args`` are then of files in wire format."""
     graph = read_graph(args.original)
-    read_graph(args.optimized)
+    optimized = read_graph(args.optimized)
     specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
     if not outputs:
         from disc_tf.frontend.graph import Graph
@@ -59,11 +62,18 @@ def _plan(args: argparse.Namespace):
     check_sizes(specs, sizes)
     if not sizes:
         raise CommandError("no shapes to run at: give --shape")
+    args.original = binary_form(args.original, graph, directory)
+    args.optimized = binary_form(args.optimized, optimized, directory)
     return specs, outputs, sizes
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    specs, outputs, sizes = _plan(args)
+    with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
+        return _verify(args, temp)
+
+
+def _verify(args: argparse.Namespace, directory: str) -> int:
+    specs, outputs, sizes = _plan(args, directory)
 
     def show(result: ShapeResult) -> None:
         if not args.json:
@@ -84,7 +94,12 @@ def run_verify(args: argparse.Namespace) -> int:
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    specs, outputs, sizes = _plan(args)
+    with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
+        return _bench(args, temp)
+
+
+def _bench(args: argparse.Namespace, directory: str) -> int:
+    specs, outputs, sizes = _plan(args, directory)
     rows = bench_graphs(args.original, args.optimized, specs, outputs, sizes, threads=args.threads, rounds=args.rounds)
     ratios = [r.ratio for r in rows]
     mean = statistics.geometric_mean(ratios)
