@@ -116,20 +116,18 @@ def _limits(pred: Value) -> Iterator[tuple[Dim, int]]:
 
 def resolve_bound_dims(fn: Function) -> bool:
     """Drop ``disc.bind_dim`` of a dim that the facts make a plain expression: its symbol becomes that expression."""
-    resolved: list[Op] = []
-    for op in fn.body.ops:
-        if op.name != "disc.bind_dim":
-            continue
-        dim = dim_of(op.operands[0])
-        if dim is None:
-            continue
-        symbol, value = Dim.of(op.attrs["symbol"]), fn.env.simplify(dim)
-        if any(a.kind != "sym" for a in value.atoms()) or symbol == value:
-            continue
-        if fn.env.assume_eq(symbol, value) and fn.env.simplify(symbol) == fn.env.simplify(value):
-            resolved.append(op)
-    if not resolved:
-        return False
+    kept: set[str] = set()
+    while True:
+        trial = fn.env.child()
+        names = {op.attrs["symbol"] for op in _assume_bound(fn, trial, kept)}
+        if not names:
+            return False
+        # Products of long expressions may exceed what a dim can be: then their factors stay symbols.
+        left = {s for op in walk(fn.body) for d in dims_of_op(op) for s in trial.simplify(d).symbols()} & names
+        if not left:
+            break
+        kept |= left
+    resolved = _assume_bound(fn, fn.env, kept)
     gone = set(resolved)
     names = {op.attrs["symbol"] for op in resolved}
     for op in resolved:
@@ -140,6 +138,23 @@ def resolve_bound_dims(fn: Function) -> bool:
     if left:
         raise AssertionError(f"dims {', '.join(sorted(left))} are used but no longer bound")
     return True
+
+
+def _assume_bound(fn: Function, env: ShapeEnv, kept: set[str]) -> list[Op]:
+    """Tell ``env`` what the bound symbols but ``kept`` equal, where that is a polynomial; the ops that bind them."""
+    out: list[Op] = []
+    for op in fn.body.ops:
+        if op.name != "disc.bind_dim" or op.attrs["symbol"] in kept:
+            continue
+        dim = dim_of(op.operands[0])
+        if dim is None:
+            continue
+        symbol, value = Dim.of(op.attrs["symbol"]), env.simplify(dim)
+        if any(a.kind != "sym" for a in value.atoms()) or symbol == value:
+            continue
+        if env.assume_eq(symbol, value) and env.simplify(symbol) == env.simplify(value):
+            out.append(op)
+    return out
 
 
 def clone_module(module: Module) -> Module:
