@@ -22,7 +22,7 @@ from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS
 
 #: ops that a loop kernel carries out
-_LOOP_OPS = INDEX_OPS | VIEW_OPS
+_LOOP_OPS = INDEX_OPS | VIEW_OPS | {"bitcast_convert"}
 
 
 def make_plan(fn: Function, ctx: object = None) -> Plan:
