@@ -86,7 +86,7 @@ def compile_module(
         name,
         __version__,
     )
-    compiled = compile_program(source, targets, listings=dumps is not None, profile=profile)
+    compiled = compile_program(source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile)
     times.update(compiled.times_ms)
     start = time.perf_counter()
     executable = pack(compiled.artifact)

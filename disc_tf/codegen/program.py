@@ -34,6 +34,7 @@ from disc_tf.codegen.host import (
 )
 from disc_tf.codegen.host_scalar import EFFECTS, is_inline
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
+from disc_tf.codegen.kernel_cache import KernelCache
 from disc_tf.codegen.llvm import ModuleText
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import Fusion, Plan, PrepareEntry
@@ -102,14 +103,15 @@ class Compiled:
 class _TargetProgram:
     """The module of one target."""
 
-    def __init__(self, source: ProgramInput, target: CpuTarget, profile: bool = False) -> None:
+    def __init__(self, source: ProgramInput, target: CpuTarget, profile: bool = False, verify_cache: bool = False) -> None:
         self.source = source
         self.profile = profile
         self.target = target
         self.module = ModuleText()
         self.checks = CheckTable()
         self.table = PrepareTable()
-        self.kernel_nodes: dict[str, list[str]] = {}
+        self.kernel_nodes: dict[str, dict[str, None]] = {}
+        self.cache = KernelCache(verify_cache)
         self.launches: list[KernelInfo] = []
         self.arena = ""
         self._canonical: dict[str, str] = {}
@@ -117,7 +119,7 @@ class _TargetProgram:
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
-    def _add_kernel(self, kernel: Kernel, nodes: Sequence[str]) -> Kernel:
+    def _add_kernel(self, kernel: Kernel) -> Kernel:
         """Add the definition under a name made of its content, so that equal kernels are one."""
         generic = kernel.llvm.replace(f"@{kernel.symbol}(", "@KERNEL(")
         digest = hashlib.sha256(generic.encode()).hexdigest()[:10]
@@ -131,12 +133,18 @@ class _TargetProgram:
                 self.module.add_text(name, text)
             for name, line in kernel.globals.items():
                 self.module.add_global(name, line)
-        symbol = self._canonical[digest]
-        known = self.kernel_nodes.setdefault(symbol, [])
-        known += [n for n in nodes if n not in known]
-        return dataclasses.replace(kernel, symbol=symbol)
+        return dataclasses.replace(kernel, symbol=self._canonical[digest])
 
     def _variants(self, fusion: Fusion, ctx: EmitContext) -> list[Variant]:
+        """The kernels of a fusion, their code in the module."""
+        variants = self.cache.variants(fusion, ctx, self._emit_into_module)
+        for variant in variants:
+            for k in variant.kernels:
+                if isinstance(k, Kernel):
+                    self.kernel_nodes.setdefault(k.symbol, {}).update(dict.fromkeys(fusion.nodes))
+        return variants
+
+    def _emit_into_module(self, fusion: Fusion, ctx: EmitContext) -> list[Variant]:
         variants = []
         for variant in self._emit(fusion, ctx):
             kernels = []
@@ -146,7 +154,7 @@ class _TargetProgram:
                     add_data(self.module, symbol, k.name.encode() + b"\0")
                     kernels.append(k)
                 else:
-                    kernels.append(self._add_kernel(k, fusion.nodes))
+                    kernels.append(self._add_kernel(k))
             variants.append(Variant(variant.guard, tuple(kernels)))
         return variants
 
@@ -380,35 +388,42 @@ def _drop_dead(fn: Function) -> None:
 
 
 def compile_program(
-    source: ProgramInput, targets: Sequence[str], *, listings: bool = False, profile: bool = False
+    source: ProgramInput,
+    targets: Sequence[str],
+    *,
+    listings: bool = False,
+    profile: bool = False,
+    verify_cache: bool = False,
 ) -> Compiled:
     """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason.
 
     profile: export the kernels' symbols and make every launch through the RAL, which then can time it by name.
+    verify_cache: emit also what the kernel cache has, and compare. ``times_ms``: ``emit`` is the time of emission, in which all targets but
+    the last are compiled too, ``llvm`` what is left after it.
     """
     times: dict[str, float] = {}
     start = time.perf_counter()
     programs: list[_TargetProgram] = []
     texts: list[str] = []
+    pending: list[concurrent.futures.Future[bytes]] = []
     enabled = gc.isenabled()
     gc.disable()  # with TensorFlow loaded a collection while emitting costs up to a second
+    # LLVM leaves the interpreter alone: a target is compiled while the next one is emitted.
+    pool = concurrent.futures.ThreadPoolExecutor(min(len(targets), os.cpu_count() or 1))
     try:
         for name in targets:
-            program = _TargetProgram(source, target_named(name), profile)
+            program = _TargetProgram(source, target_named(name), profile, verify_cache)
             texts.append(program.build())
             programs.append(program)
+            exports = ["disc_executable_query", *(program.kernel_nodes if profile else ())]
+            pending.append(pool.submit(compile_image, texts[-1], program.target, exports))
+        times["emit"] = (time.perf_counter() - start) * 1e3
+        start = time.perf_counter()
+        images = [p.result() for p in pending]
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         if enabled:
             gc.enable()
-    times["emit"] = (time.perf_counter() - start) * 1e3
-    start = time.perf_counter()
-
-    def image(i: int) -> bytes:
-        exports = ["disc_executable_query", *(programs[i].kernel_nodes if profile else ())]
-        return compile_image(texts[i], programs[i].target, exports)
-
-    with concurrent.futures.ThreadPoolExecutor(min(len(targets), os.cpu_count() or 1)) as pool:
-        images = list(pool.map(image, range(len(targets))))
     times["llvm"] = (time.perf_counter() - start) * 1e3
     artifact = _artifact(source, programs, images)
     size = sum(len(x) for x in images)
