@@ -76,12 +76,13 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
             ("more", I1),
             ("ahead_a", PTR),
             ("ahead_b", PTR),
+            ("pace", I64),
         ],
         linkage="internal",
         fma=target.fma,
         attrs=_attrs(target),
     )
-    a0, b0, c0, k, lda, ldb, ldc, panels, panel, more, ahead_a, ahead_b = b.params
+    a0, b0, c0, k, lda, ldb, ldc, panels, panel, more, ahead_a, ahead_b, pace = b.params
     micro = _Micro(
         b,
         DType.from_name(stored),
@@ -92,6 +93,7 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
         b.mul(lda, ty.bytes),
         b.mul(ldb, DType.from_name(stored).bytes),
         ldc,
+        pace,
     )
 
     def one_panel(_: V, at: list[V]) -> list[V]:
@@ -118,10 +120,12 @@ class _Micro:
         a_pitch: V,
         b_pitch: V,
         ldc: V,
+        pace: V,
     ) -> None:
         self.b, self.stored, self.mr, self.nv, self.lanes, self.ty = b, stored, mr, nv, lanes, ty
         self.vt = vec(ty, lanes)
         self.a_pitch, self.b_pitch, self.ldc = a_pitch, b_pitch, ldc
+        self.pace = pace
         self.a_twice = b.shl(a_pitch, 1)
         self.b_ahead = b.mul(b_pitch, _AHEAD)
         self.groups = -(-mr // _GROUP)
@@ -145,7 +149,8 @@ class _Micro:
         def steps(_: V, x: list[V]) -> list[V]:
             for p in x[:2]:
                 b.prefetch(p, locality=2)
-            return [b.gep(p, 64, I8) for p in x[:2]] + self._steps(x[2:], self.unroll)
+            ahead = [b.gep(x[0], 64, I8), b.gep(x[1], b.mul(self.pace, self.unroll), I8)]
+            return ahead + self._steps(x[2:], self.unroll)
 
         carried = b.loop(0, main, self.unroll, [ahead_a, ahead_b, *rows, bp, *sums], steps, "k")[2:]
         carried = b.loop(main, k, 1, carried, lambda _, x: self._steps(x, 1), "k1")
@@ -247,11 +252,11 @@ class _Macro:
         def several() -> list[V]:
             count = b.udiv(b.add(m, tile.mr - 1), tile.mr)
             each = b.udiv(m, count)
-            share = b.and_(b.udiv(b.mul(block, tile.nr * self.stored.bytes), count), -64)
-            return [count, each, b.sub(m, b.mul(each, count)), share]
+            pace = b.udiv(b.i64(tile.nr * self.stored.bytes), count)
+            return [count, each, b.sub(m, b.mul(each, count)), pace]
 
         one_strip = b.icmp("sle", m, tile.mr)
-        strips, rows, longer, share = b.if_else(one_strip, lambda: [b.i64(1), m, b.i64(0), b.i64(0)], several)
+        strips, rows, longer, pace = b.if_else(one_strip, lambda: [b.i64(1), m, b.i64(0), b.i64(tile.nr * self.stored.bytes)], several)
 
         def k_block(kb: V, _: list[V]) -> None:
             k0 = b.mul(kb, block)
@@ -261,6 +266,9 @@ class _Macro:
             bk = b.gep(bp, b.mul(b.mul(k0, ldb), self.stored.bytes), I8)
             tail_b = b.gep(bk, b.mul(b.mul(full, panel), self.stored.bytes), I8)
             tail_c = b.mul(full, tile.nr)
+            last = b.icmp("sge", b.add(k0, kc), k)
+            next_b = b.select(last, ahead, b.gep(bk, b.mul(b.mul(kc, ldb), self.stored.bytes), I8))
+            share = b.mul(pace, kc)
 
             def strip(s: V, at: list[V]) -> list[V]:
                 count = b.add(rows, b.zext(b.icmp("slt", s, longer), I64))
@@ -269,8 +277,8 @@ class _Macro:
                 # Each tile asks for a share of the same panel of the next block of B, and the first one for
                 # the next rows of A.
                 near = b.gep(sa, b.mul(count, lda), self.ty)
-                far = b.gep(ahead, b.add(b.mul(b.mul(k0, ldb), self.stored.bytes), b.mul(s, share)), I8)
-                self._run(count, tile.nv, sa, bk, sc, kc, lda, ldb, ldc, full, panel, more, near, far)
+                far = b.gep(next_b, b.mul(s, share), I8)
+                self._run(count, tile.nv, sa, bk, sc, kc, lda, ldb, ldc, full, panel, more, near, far, pace)
                 cases = {
                     v: self._tail_case(
                         v,
@@ -286,6 +294,7 @@ class _Macro:
                         more,
                         sa,
                         sa,
+                        b.i64(0),
                     )
                     for v in range(1, tile.nv + 1)
                 }
@@ -297,9 +306,9 @@ class _Macro:
         b.loop(0, blocks, 1, [], k_block, "kblock")
 
     def _tail_case(self, vectors: int, count: V, a: V, bp: V, c: V, *rest: V):
-        kc, lda, ldb, ldc, panel, more, near, far = rest
+        kc, lda, ldb, ldc, panel, more, near, far, pace = rest
         return lambda: self._run(
-            count, vectors, a, bp, c, kc, lda, ldb, ldc, self.b.i64(1), panel, more, near, far
+            count, vectors, a, bp, c, kc, lda, ldb, ldc, self.b.i64(1), panel, more, near, far, pace
         )
 
     def _run(
@@ -318,6 +327,7 @@ class _Macro:
         more: V,
         near: V,
         far: V,
+        pace: V,
     ) -> None:
         b = self.b
 
@@ -326,7 +336,7 @@ class _Macro:
                 b.call(
                     self.micro(rows, vectors),
                     VOID,
-                    [a, bp, c, kc, lda, ldb, ldc, panels, panel, more, near, far],
+                    [a, bp, c, kc, lda, ldb, ldc, panels, panel, more, near, far, pace],
                 )
                 and None
             )
