@@ -35,6 +35,8 @@ from disc_tf.ir.types import DType
 
 #: bytes of a row of a column block: a block of B of K rows then stays in the second-level cache
 _COLUMN_BYTES = 384
+#: blocks of columns below which a block is a single panel
+_FEW_BLOCKS = 6
 #: rows of a row block, about; a multiple of the tile's
 _ROWS = 144
 #: rows from which on an unpacked right operand is worth packing
@@ -119,9 +121,11 @@ class _Gemm:
 
     @property
     def block_columns(self) -> int:
-        """Columns of a task: whole panels."""
+        """Columns of a task: whole panels; one if the product has so few that two threads could not share them evenly."""
         nr = self.tile.nr
-        return max(_COLUMN_BYTES // self.ty.bytes // nr, 1) * nr
+        panels = max(_COLUMN_BYTES // self.ty.bytes // nr, 1)
+        few = self.n.is_static and int(self.n) < _FEW_BLOCKS * panels * nr
+        return nr if few else panels * nr
 
     @property
     def block_rows(self) -> int:

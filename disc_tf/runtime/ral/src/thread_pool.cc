@@ -21,7 +21,7 @@ namespace disc {
 namespace {
 
 constexpr size_t kStackSize = size_t{1} << 20;
-constexpr int kChunksPerThread = 4;
+constexpr int kShare = 2;  // a thread takes at most this part of its fair share of what is left
 // A worker stays awake this long after its last job: the kernels of a run follow each other in microseconds.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr size_t kKeptScratch = size_t{4} << 20;
@@ -54,15 +54,17 @@ bool spin(bool crowded, Done done) {
 struct ThreadPool::Job {
   explicit Job(const Work& w) : work(w) {}
   const Work& work;
-  int64_t chunk = 1;
+  int64_t parts = 1;  // a chunk is this share of what is left: large at first, `grain` at the end, so that all threads end together
   alignas(64) std::atomic<int64_t> next{0};
   alignas(64) std::atomic<uint32_t> pending{0};
 
   void execute(void* scratch) {
-    for (;;) {
-      const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
-      if (begin >= work.tasks) return;
-      work.fn(work.args, begin, std::min(begin + chunk, work.tasks), scratch);
+    int64_t begin = next.load(std::memory_order_relaxed);
+    while (begin < work.tasks) {
+      const int64_t end = std::min(begin + std::max(work.grain, (work.tasks - begin) / parts), work.tasks);
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      work.fn(work.args, begin, end, scratch);
+      begin = next.load(std::memory_order_relaxed);
     }
   }
 };
@@ -140,8 +142,7 @@ int ThreadPool::width(const Work& work) {
 void ThreadPool::run(const Work& work, int width) {
   if (width > 1 && workers() < threads() - 1) start_workers(threads() - 1);
   Job job(work);
-  const int64_t parts = static_cast<int64_t>(width) * kChunksPerThread;
-  job.chunk = std::max(work.grain, work.tasks / parts + (work.tasks % parts != 0));
+  job.parts = static_cast<int64_t>(width) * kShare;
 
   std::array<Worker*, kMaxWorkers> helpers;
   const int count = width > 1 ? claim(width - 1, helpers.data()) : 0;
