@@ -152,6 +152,9 @@ def _assume_bound(fn: Function, env: ShapeEnv, kept: set[str]) -> list[Op]:
         symbol, value = Dim.of(op.attrs["symbol"]), env.simplify(dim)
         if any(a.kind != "sym" for a in value.atoms()) or symbol == value:
             continue
+        # That a symbol is no dim below 0 may be known from a check alone: taken over to the value it would prove that very check.
+        if env.is_nonneg(value) is not True:
+            continue
         if env.assume_eq(symbol, value) and env.simplify(symbol) == env.simplify(value):
             out.append(op)
     return out
