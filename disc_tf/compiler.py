@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from disc_tf.budget import Budget
 from disc_tf.codegen.program import KernelInfo, ProgramInput, compile_program
 from disc_tf.fusion.plan import make_plan
 from disc_tf.ir.core import Module
@@ -48,11 +49,15 @@ def compile_module(
     verify_passes: bool = False,
     dump_dir: str | Path = "",
     profile: bool = False,
+    budget: Budget | None = None,
+    progress: Callable[[str], None] = lambda _text: None,
 ) -> CompiledCluster:
     """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled.
 
-    profile: make code that `runtime.executable.profile` can time kernel by kernel.
+    profile: make code that `runtime.executable.profile` can time kernel by kernel. budget: raises
+    `OutOfTime` once it is used up. progress: told of each phase as it begins.
     """
+    budget = budget or Budget()
     times: dict[str, float] = {}
     dumps = Path(dump_dir) / name if dump_dir else None
 
@@ -65,9 +70,13 @@ def compile_module(
     if dumps is not None:
         dumps.mkdir(parents=True, exist_ok=True)
         _dump_hlo(dumps, "1_hlo", module)
-    special = optimize(module, PassContext(), verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")
+    progress("HLO passes")
+    special = optimize(module, PassContext(budget=budget), verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")
     start = timed("hlo passes", start)
+    progress("fusion")
+    budget.check("fusion")
     uniform = make_plan(special.uniform.main)
+    budget.check("fusion of the general body")
     general = make_plan(special.general.main) if special.general is not None else None
     start = timed("fusion", start)
     if dumps is not None:
@@ -86,7 +95,10 @@ def compile_module(
         name,
         __version__,
     )
-    compiled = compile_program(source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile)
+    progress(f"code for {', '.join(targets)}")
+    compiled = compile_program(
+        source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile, budget=budget
+    )
     times.update(compiled.times_ms)
     start = time.perf_counter()
     executable = pack(compiled.artifact)

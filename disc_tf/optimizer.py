@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from disc_tf.budget import Budget, OutOfTime
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
 from disc_tf.frontend.errors import GraphError, Reason
@@ -64,7 +65,7 @@ def optimize_graph_def(
     launches: list[Launch] = []
     for cluster in list(clustering.clusters):
         progress(f"{cluster.name}: compiling {len(cluster.nodes)} nodes")
-        entry, launch = _compile(clustering, cluster, settings, dry_run)
+        entry, launch = _compile(clustering, cluster, settings, dry_run, progress)
         report.clusters.append(entry)
         if launch is not None:
             launches.append(launch)
@@ -135,7 +136,7 @@ def _cluster(
 
 
 def _compile(
-    clustering: Clustering, cluster: Cluster, settings: Options, dry_run: bool
+    clustering: Clustering, cluster: Cluster, settings: Options, dry_run: bool, progress: Progress
 ) -> tuple[ClusterReport, Launch | None]:
     """One cluster. Any failure leaves it in TensorFlow with the reason."""
     entry = ClusterReport(cluster.name, len(cluster.nodes), node_names=cluster.node_names)
@@ -144,6 +145,7 @@ def _compile(
         return entry, None
     from disc_tf.compiler import compile_module
 
+    budget = Budget(settings.time_budget)
     try:
         start = time.perf_counter()
         imported = import_cluster(clustering, cluster)
@@ -157,7 +159,11 @@ def _compile(
             host_results=imported.host_results,
             verify_passes=settings.verify_passes,
             dump_dir=settings.dump_dir,
+            budget=budget,
+            progress=lambda text: progress(f"{cluster.name}: {text}"),
         )
+    except OutOfTime as e:
+        return _failed(entry, str(e)), None
     except ImportFailed as e:
         return _failed(entry, f"{e.node}: {e.reason}"), None
     except Exception as e:  # a defect of the compiler must not cost the user the graph

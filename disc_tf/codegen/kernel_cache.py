@@ -1,11 +1,12 @@
 """Equal fusions are emitted once: a model of twelve equal layers costs one layer of emission a target.
 
-Two fusions are equal if an emitter cannot tell them apart. What an emitter sees is the fusion itself (kind, ops with attributes and wiring, types,
-views, regions, order of inputs and outputs), what its inputs are (a parameter, a known splat), and the answers of the shape environment. The first
-two make the *key*: values are numbered in order of first use, everything else enters as it is, dims included (equal layers share their symbols; a
-renaming would change the order of terms, and with it the code). The answers are *replayed*: every question that the emitter asked is noted, and in
-another environment the code is taken only if each has the same answer there. What the emitter cannot see (names of nodes, uses outside) does
-not enter. Anything that has no place in a key makes the fusion one that is always emitted.
+Two fusions are equal if an emitter cannot tell them apart. What an emitter sees is the fusion itself (kind, ops with
+attributes and wiring, types, views, regions, order of inputs and outputs), what its inputs are (a parameter, a known
+splat), and the answers of the shape environment. The first two make the *key*: values are numbered in order of first use,
+everything else enters as it is, dims included (equal layers share their symbols; a renaming would change the order of
+terms, and with it the code). The answers are *replayed*: every question that the emitter asked is noted, and in another
+environment the code is taken only if each has the same answer there. What the emitter cannot see (names of nodes, uses
+outside) does not enter. Anything that has no place in a key makes the fusion one that is always emitted.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
+from disc_tf.budget import Budget, OutOfTime
 from disc_tf.buffers.bufferize import bufferize
 from disc_tf.buffers.types import Buffers, Step
 from disc_tf.codegen.compile import compile_image
@@ -32,16 +33,16 @@ from disc_tf.codegen.host import (
     emit_segment,
     library_symbol,
 )
-from disc_tf.codegen.host_scalar import EFFECTS, is_inline
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
 from disc_tf.codegen.kernel_cache import KernelCache
 from disc_tf.codegen.llvm import ModuleText
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import Fusion, Plan, PrepareEntry
 from disc_tf.fusion.views import of_value
-from disc_tf.ir.core import ArgInfo, Block, Function, Op, Value, clone_block
+from disc_tf.ir.core import ArgInfo, Function, Op, Value, clone_block
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
+from disc_tf.passes.placement import EFFECTS, can_host
 from disc_tf.runtime.artifact import (
     ArgSpec,
     Artifact,
@@ -103,8 +104,11 @@ class Compiled:
 class _TargetProgram:
     """The module of one target."""
 
-    def __init__(self, source: ProgramInput, target: CpuTarget, profile: bool = False, verify_cache: bool = False) -> None:
+    def __init__(
+        self, source: ProgramInput, target: CpuTarget, profile: bool, verify_cache: bool, budget: Budget
+    ) -> None:
         self.source = source
+        self.budget = budget
         self.profile = profile
         self.target = target
         self.module = ModuleText()
@@ -121,8 +125,8 @@ class _TargetProgram:
 
     def _add_kernel(self, kernel: Kernel) -> Kernel:
         """Add the definition under a name made of its content, so that equal kernels are one."""
-        generic = kernel.llvm.replace(f"@{kernel.symbol}(", "@KERNEL(")
-        digest = hashlib.sha256(generic.encode()).hexdigest()[:10]
+        parts = [kernel.llvm.replace(f"@{kernel.symbol}(", "@KERNEL("), *kernel.helpers.values(), *kernel.globals.values()]
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
         if digest not in self._canonical:
             symbol = f"{kernel.symbol}_{digest}" if not kernel.symbol.endswith(digest) else kernel.symbol
             self._canonical[digest] = symbol
@@ -175,6 +179,7 @@ class _TargetProgram:
         ctx = EmitContext(self.target, fn.env, params if prepare_index is None else {}, self.table)
         launches = []
         for fusion in split_host(fusions):
+            self.budget.check(f"code for {self.target.name}")
             variants = [] if fusion.kind in ("view", "constant", "host") else self._variants(fusion, ctx)
             temps = dict.fromkeys(b for v in variants for k in v.kernels for b in k.buffers if isinstance(b, Temp))
             launches.append(Launch(Step(fusion, list(temps)), variants))
@@ -248,17 +253,16 @@ class _TargetProgram:
         self.body(name, fn, plan.fusions, args, positions(fn), prepare_index=k)
 
     def prepared_specs(self) -> list[PreparedSpec]:
+        """What this target's `prepare` makes. The hash covers all that decides an entry's bytes: the text of its function names kernels and
+        constants by their content."""
         out = []
         for k, entry in enumerate(self.table.entries):
             _, args = prepare_function(self.source, entry, self.table.params[k])
             layout = "_".join(map(str, entry.layout))
             described = f"{layout} {[(str(a.extent), str(a.stride)) for a in entry.view.axes]} {entry.view.offset}"
-            code = hashlib.sha256(f"{self.target.name} {described} {self._prepare_text(k)}".encode()).digest()
+            code = hashlib.sha256(f"{self.target.name} {described} {self.module.definition(f'prepare_{k}')}".encode()).digest()
             out.append(PreparedSpec(tuple(dict.fromkeys(a for a in args if a >= 0)), layout, code))
         return out
-
-    def _prepare_text(self, k: int) -> str:
-        return self.module._defined.get(f"prepare_{k}", "")
 
 
 def positions(fn: Function) -> dict[Value, int]:
@@ -294,12 +298,12 @@ def split_host(fusions: Sequence[Fusion]) -> list[Fusion]:
     """Host fusions cut so that what the host cannot compute in registers becomes kernels."""
     out: list[Fusion] = []
     for f in fusions:
-        if f.kind == "library" and all(is_inline(op) for op in f.ops):
+        if f.kind == "library" and all(can_host(op) for op in f.ops):
             f = dataclasses.replace(f, kind="host")  # a dim that is a result, say
-        if f.kind != "host" or all(op.name in EFFECTS or is_inline(op) or op.name == "constant" for op in f.ops):
+        if f.kind != "host" or all(op.name in EFFECTS or can_host(op) or op.name == "constant" for op in f.ops):
             out.append(f)
             continue
-        names = sorted({op.name for op in f.ops if op.name not in EFFECTS and not is_inline(op)})
+        names = sorted({op.name for op in f.ops if op.name not in EFFECTS and not can_host(op)})
         raise ProgramError(f"host code with {', '.join(names)} (nodes {', '.join(f.nodes[:3])})")
     return out
 
@@ -394,13 +398,16 @@ def compile_program(
     listings: bool = False,
     profile: bool = False,
     verify_cache: bool = False,
+    budget: Budget | None = None,
 ) -> Compiled:
-    """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason.
+    """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason, `OutOfTime` if the budget
+    is used up (LLVM cannot be stopped: what it works on ends in its thread, unused).
 
     profile: export the kernels' symbols and make every launch through the RAL, which then can time it by name.
     verify_cache: emit also what the kernel cache has, and compare. ``times_ms``: ``emit`` is the time of emission, in which all targets but
     the last are compiled too, ``llvm`` what is left after it.
     """
+    budget = budget or Budget()
     times: dict[str, float] = {}
     start = time.perf_counter()
     programs: list[_TargetProgram] = []
@@ -412,14 +419,14 @@ def compile_program(
     pool = concurrent.futures.ThreadPoolExecutor(min(len(targets), os.cpu_count() or 1))
     try:
         for name in targets:
-            program = _TargetProgram(source, target_named(name), profile, verify_cache)
+            program = _TargetProgram(source, target_named(name), profile, verify_cache, budget)
             texts.append(program.build())
             programs.append(program)
             exports = ["disc_executable_query", *(program.kernel_nodes if profile else ())]
             pending.append(pool.submit(compile_image, texts[-1], program.target, exports))
         times["emit"] = (time.perf_counter() - start) * 1e3
         start = time.perf_counter()
-        images = [p.result() for p in pending]
+        images = [_result(p, budget) for p in pending]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         if enabled:
@@ -433,6 +440,14 @@ def compile_program(
     return Compiled(
         artifact, first.launches, first.arena, times, dict(zip(targets, texts, strict=True)) if listings else {}
     )
+
+
+def _result(pending: concurrent.futures.Future[bytes], budget: Budget) -> bytes:
+    try:
+        return pending.result(budget.left())
+    except concurrent.futures.TimeoutError:
+        budget.check("LLVM")
+        raise OutOfTime("LLVM took longer than the time budget") from None
 
 
 def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: Sequence[bytes]) -> Artifact:
@@ -456,11 +471,7 @@ def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: 
     for p in programs[1:]:
         if p.checks.rows != checks:
             raise ProgramError("targets disagree on the check table")
-    specs = [p.prepared_specs() for p in programs]
-    prepared = specs[0]
-    for other in specs[1:]:
-        if [s.args for s in other] != [s.args for s in prepared]:
-            raise ProgramError("targets disagree on the prepared constants")
+    prepared = merge_prepared([p.prepared_specs() for p in programs])
     segment = SegmentSpec(tuple(range(len(args))), (), tuple(range(len(results))))
     targets = tuple(
         TargetCode(p.target.name, isa_features(p.target.name), image) for p, image in zip(programs, images, strict=True)
@@ -482,6 +493,18 @@ def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: 
     )
 
 
+def merge_prepared(targets: Sequence[Sequence[PreparedSpec]]) -> list[PreparedSpec]:
+    """One table for all targets. An entry is known by the code and layouts of every target: two artefacts that agree in one of them only
+    must not take each other's packed constants in another. Raises `ProgramError` if the targets prepare different things."""
+    if any([s.args for s in specs] != [s.args for s in targets[0]] for specs in targets[1:]):
+        raise ProgramError("targets disagree on the prepared constants")
+    out = []
+    for same in zip(*targets, strict=True):
+        layout = "/".join(dict.fromkeys(s.layout for s in same))
+        out.append(PreparedSpec(same[0].args, layout, hashlib.sha256(b"".join(s.code_hash for s in same)).digest()))
+    return out
+
+
 def isa_features(target: str) -> tuple[str, ...]:
     """All CPU features that a target needs, its own and those below it."""
     names = list(TARGET_FEATURES)
@@ -489,4 +512,4 @@ def isa_features(target: str) -> tuple[str, ...]:
     return tuple(f for t in reversed(below) for f in TARGET_FEATURES[t])
 
 
-__all__ = ["Block", "Compiled", "ProgramError", "ProgramInput", "compile_program"]
+__all__ = ["Compiled", "ProgramError", "ProgramInput", "compile_program"]

@@ -23,6 +23,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from disc_tf.budget import Budget
 from disc_tf.ir.core import Module, walk
 from disc_tf.ir.printer import print_module
 from disc_tf.ir.verifier import verify
@@ -64,11 +65,12 @@ class PassStat:
 
 @dataclasses.dataclass
 class PassContext:
-    """What passes share in one run: `data` is for results of passes by key, `notes` for remarks in reports."""
+    """What passes share in one run. data: results of passes by key. notes: remarks for reports. budget: asked between passes."""
 
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     stats: list[PassStat] = dataclasses.field(default_factory=list)
+    budget: Budget = dataclasses.field(default_factory=Budget)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +112,7 @@ class PassManager:
         self._dump(module, 0, "input")
         before = count_ops(module)
         for i, p in enumerate(self.passes, 1):
+            ctx.budget.check(f"pass {p.name}")
             start = time.perf_counter()
             p.run(module, ctx)
             seconds = time.perf_counter() - start
