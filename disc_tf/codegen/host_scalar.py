@@ -1,7 +1,4 @@
-"""Scalar shape arithmetic that the host program computes itself, in registers.
-
-Only rank-0 integers and bools: what feeds `disc.bind_dim` and `disc.check`. Everything else is a kernel.
-"""
+"""Scalar shape arithmetic that the host program computes itself, in registers: the ops of `passes.placement.can_host`."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from disc_tf.codegen.dims import DimEmitter, floor_divide
+from disc_tf.codegen.dims import DimEmitter
 from disc_tf.codegen.llvm import I1, I64, FnBuilder, V, int_ty
 from disc_tf.ir.core import Op, Value
-from disc_tf.ir.types import DType, TensorType
-
-EFFECTS = frozenset({"disc.bind_dim", "disc.check", "disc.create_token", "disc.after_all"})
+from disc_tf.ir.types import DType
 
 _BINARY: dict[str, Callable[[FnBuilder, V, V], V]] = {
     "add": FnBuilder.add,
@@ -25,20 +20,6 @@ _BINARY: dict[str, Callable[[FnBuilder, V, V], V]] = {
     "xor": FnBuilder.xor,
 }
 _COMPARE = {"EQ": "eq", "NE": "ne", "LT": "slt", "LE": "sle", "GT": "sgt", "GE": "sge"}
-_INLINE = {*_BINARY, "constant", "disc.dim", "compare", "select", "not", "convert", "maximum", "minimum", "negate", "reshape"}
-
-
-def _is_scalar_int(v: Value) -> bool:
-    return isinstance(v.type, TensorType) and v.rank == 0 and (v.dtype.is_int or v.dtype.is_bool)
-
-
-def is_inline(op: Op) -> bool:
-    """Whether the host can compute ``op`` in registers: rank-0 integer or bool operands and result, a known op."""
-    if op.name not in _INLINE or len(op.results) != 1 or not _is_scalar_int(op.result):
-        return False
-    if op.name == "reshape":
-        return all(d.is_static and int(d) == 1 for d in op.operands[0].dims) and not op.operands[0].dtype.is_float
-    return all(_is_scalar_int(v) for v in op.operands)
 
 
 def _ty(dtype: DType):
@@ -69,7 +50,7 @@ class HostScalars:
         return self.b.sext(x, I64) if v.dtype.is_signed else self.b.zext(x, I64)
 
     def compute(self, op: Op) -> None:
-        """Evaluate ``op`` (see `is_inline`)."""
+        """Evaluate ``op`` (see `passes.placement.can_host`)."""
         b, r = self.b, op.result
         ty = _ty(r.dtype)
         args = [self.value(v) for v in op.operands] if op.name != "constant" else []
@@ -109,6 +90,3 @@ class HostScalars:
         if ty.bits == x.ty.bits:
             return x
         return b.sext(x, ty) if source.is_signed and not source.is_bool else b.zext(x, ty)
-
-
-__all__ = ["EFFECTS", "HostScalars", "floor_divide", "is_inline"]

@@ -250,6 +250,10 @@ class ModuleText:
         """A global's definition line, e.g. a constant table."""
         self._globals[symbol] = line
 
+    def definition(self, symbol: str) -> str:
+        """The text that ``symbol`` was added with. ``KeyError`` if it was not."""
+        return self._defined[symbol]
+
     def text(self) -> str:
         declared = [line for symbol, line in sorted(self._declared.items()) if symbol not in self._defined]
         return "\n".join([*self._globals.values(), *declared, "", *self._defined.values()])
