@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from disc_tf.budget import Budget, OutOfTime
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
 from disc_tf.frontend.errors import GraphError, Reason
+from disc_tf.frontend.flops import node_flops, share
 from disc_tf.frontend.graph import tensor_name
 from disc_tf.frontend.hints import parse_hints
 from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
@@ -201,17 +201,23 @@ def _flops(imported: Imported) -> Any:
 
 #: nodes that are no computation of their own
 _NOT_COMPUTE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "NoOp"})
-_CONTRACTIONS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "_FusedMatMul"})
 
 
 def _coverage(report: Report, clustering: Clustering, launched: set[str]) -> None:
-    owner = {node.name: c.name for c in clustering.clusters for node in c.nodes}
-    counted = [n for n in clustering.order if n.op not in _NOT_COMPUTE and n.op not in SOURCES]
+    """Nodes and operations in all, and those of each cluster; the report adds up the clusters that run."""
+    assert clustering.analysis is not None
+    found = node_flops(clustering.analysis)
+    flops = {n.name: found[n.name] for n in clustering.order}
+    counted = {n.name for n in clustering.order if n.op not in _NOT_COMPUTE and n.op not in SOURCES}
     report.compute_nodes = len(counted)
-    report.compiled_nodes = sum(owner.get(n.name) in launched for n in counted)
-    contractions = Counter(owner.get(n.name) in launched for n in counted if n.op in _CONTRACTIONS)
-    if contractions:
-        report.flops_share = contractions[True] / sum(contractions.values())
+    entries = {c.name: c for c in report.clusters}
+    for cluster in clustering.clusters:
+        entry = entries[cluster.name]
+        entry.compute_nodes = sum(name in counted for name in cluster.node_names)
+        entry.flops_share = share(flops, cluster.node_names)
+    report.count([c for c in report.clusters if c.name in launched])
+    if not clustering.clusters:
+        report.flops_share = share(flops, ())
 
 
 def describe_optimized(graph_def: Any) -> dict[str, Any]:

@@ -127,9 +127,9 @@ def _put_back(
     report = result.report
     for c in bad:
         c.status, c.reason = "put_back", why
-        report.compiled_nodes -= c.nodes
         report.left_out += [LeftOut(n, "", "PUT_BACK", why) for n in c.node_names]
         report.warnings.append(f"{c.name} was put back: {why}")
         progress(f"{c.name} is put back: {why}")
+    report.count(report.compiled_clusters)
     result.graph_def = put_back(result.graph_def, [c.name for c in bad])
     return attempt(result.graph_def, timing)

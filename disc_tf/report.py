@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 REPORT_VERSION = 1
@@ -34,13 +35,19 @@ class KernelReport:
 
 @dataclasses.dataclass
 class ClusterReport:
-    """One cluster. ``status``: compiled, failed or put_back; ``reason`` says why it is not compiled."""
+    """One cluster. ``status``: compiled, failed, put_back or (dry run) planned; ``reason`` says why it is not compiled.
+
+    ``nodes``: all; ``compute_nodes``: those that `Report.coverage` counts. ``flops``: of its products, in the argument dims.
+    ``flops_share``: see `Report.flops_share`. ``kernels``: launches of the uniform body. ``arena``: bytes, in the argument dims.
+    """
 
     name: str
     nodes: int
     status: str = "compiled"
     reason: str = ""
+    compute_nodes: int = 0
     flops: str = ""
+    flops_share: float | None = None
     kernels: list[KernelReport] = dataclasses.field(default_factory=list)
     bodies: int = 1
     prepared: int = 0
@@ -65,7 +72,12 @@ class ShapeResult:
 
 @dataclasses.dataclass
 class Report:
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    ``pruned_nodes``: dropped because no output needs them. ``compute_nodes``: nodes left but for constants, inputs and NoOps;
+    ``compiled_nodes``: those of them inside DiscLaunch. ``flops_share``: part of the floating-point operations that are compiled, with
+    unknown dims at their likely or a nominal size (`frontend.flops`); None if there are none or the shapes of a product are not known.
+    """
 
     compiler_version: str = ""
     targets: list[str] = dataclasses.field(default_factory=list)
@@ -93,6 +105,13 @@ class Report:
         """Share of the nodes left after pruning (constants and placeholders not counted) that run inside DiscLaunch."""
         return self.compiled_nodes / self.compute_nodes if self.compute_nodes else 0.0
 
+    def count(self, running: Sequence[ClusterReport]) -> None:
+        """Set what is compiled from the clusters that run."""
+        self.compiled_nodes = sum(c.compute_nodes for c in running)
+        shares = [c.flops_share for c in self.clusters]
+        known = all(s is not None for s in shares)
+        self.flops_share = sum(c.flops_share or 0.0 for c in running) if known else None
+
     @property
     def reasons(self) -> dict[str, int]:
         """Reason code -> number of nodes left out."""
@@ -108,10 +127,12 @@ class Report:
 
     def to_text(self, *, left_out_limit: int = 12) -> str:
         """A summary for a terminal."""
-        done, total = len(self.compiled_clusters), len(self.clusters)
+        total = len(self.clusters)
+        planned = sum(c.status == "planned" for c in self.clusters)
+        done = f"{planned} of {total} clusters would be" if planned else f"{len(self.compiled_clusters)} of {total} clusters"
         lines = [
             f"disc_tf {self.compiler_version}, targets {', '.join(self.targets)}",
-            f"{done} of {total} clusters compiled; "
+            f"{done} compiled; "
             f"{self.compiled_nodes} of {self.compute_nodes} ops ({100 * self.coverage:.1f} %)"
             + (f", {100 * self.flops_share:.1f} % of FLOPs" if self.flops_share is not None else ""),
         ]
@@ -120,7 +141,7 @@ class Report:
         for c in self.clusters:
             head = f"  {c.name}: {c.nodes} nodes"
             if c.status != "compiled":
-                lines.append(f"{head}: {c.status.replace('_', ' ')}: {c.reason}")
+                lines.append(f"{head}: {c.status.replace('_', ' ')}{': ' if c.reason else ''}{c.reason}")
                 continue
             kinds = Counter(k.kind for k in c.kernels)
             spelled = ", ".join(f"{n} {k}" for k, n in kinds.most_common())

@@ -26,7 +26,7 @@ def check_structure(model) -> None:
     report = model.report
     assert len(report.compiled_clusters) == len(report.clusters) <= 3
     assert report.coverage >= 0.95
-    assert report.flops_share == 1.0
+    assert report.flops_share is not None and report.flops_share >= 0.99
     left = {n.op for n in model.result.node}
     assert left <= {"Const", "Placeholder", "Identity", "DiscLaunch", "NoOp"}, left
     per_layer = (len(report.kernels) - 8) / LAYERS[model.name]

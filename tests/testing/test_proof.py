@@ -26,7 +26,7 @@ class FakeResult:
 
 
 def make_result(names: list[str]) -> FakeResult:
-    clusters = [ClusterReport(n, 5, node_names=[f"{n}/{i}" for i in range(5)]) for n in names]
+    clusters = [ClusterReport(n, 7, compute_nodes=5, flops_share=0.1, node_names=[f"{n}/{i}" for i in range(5)]) for n in names]
     report = Report("0", ["x86-64-v3"], ["y:0"], compute_nodes=50, compiled_nodes=5 * len(names), clusters=clusters)
     return FakeResult(FakeGraph(frozenset(names)), report)
 
@@ -65,6 +65,8 @@ def test_wrong_clusters_are_put_back(world, tmp_path: Path, bad: frozenset[str])
     assert result.graph_def.launched == kept
     assert result.report.verified is True
     assert result.report.compiled_nodes == 5 * len(kept)
+    if bad:
+        assert result.report.flops_share == pytest.approx(0.1 * len(kept))
     assert kept == set(NAMES) - bad  # exactly the culprits
     for c in result.report.clusters:
         if c.name not in kept:
