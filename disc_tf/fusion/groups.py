@@ -44,12 +44,22 @@ class Grouping:
     # ---- dependences ----------------------------------------------------------------------------------------------
 
     def _edges(self) -> Iterable[tuple[int, int]]:
+        """Dependences by data and by bound symbols. A check does not wait for the checks before it: those on dims alone come before any
+        kernel, whose accesses they guard, even where an earlier check needs a kernel. A symbol is bound after the checks before it,
+        since it stands for what they have ensured."""
+        guards: set[Op] = set()  # checks since the last binding, and that
         for op in self.access.fn.body.ops:
             deps: set[Op] = set()
             for v in self.access.values_read(op):
-                deps |= self._sources.get(v, frozenset())
+                if isinstance(v.type, TensorType) or op.name != "disc.check":
+                    deps |= self._sources.get(v, frozenset())
             if self.binders and op.name != "disc.bind_dim":
                 deps |= self._symbol_sources(op)
+            if op.name == "disc.check":
+                guards.add(op)
+            elif op.name == "disc.bind_dim":
+                deps |= guards
+                guards = {op}
             here = self.index.get(op)
             if here is not None:
                 deps.discard(op)
