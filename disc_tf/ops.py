@@ -25,11 +25,14 @@ def load_op_library() -> ModuleType:
     """Loads the op library and registers the gradient; the module with the op's Python function `disc_launch`.
 
     May be called any number of times. Raises BuildError if the library is not there, TensorFlow's NotFoundError if
-    TensorFlow cannot load it.
+    TensorFlow cannot load it, ImportError if this TensorFlow's C API lacks what the op needs.
     """
     import tensorflow as tf
+    from tensorflow.python.framework import op_def_registry
 
     module = tf.load_op_library(str(library_path("disc_tf_op")))
+    if op_def_registry.get(OP_NAME) is None:
+        raise ImportError(f"{OP_NAME} could not be registered with TensorFlow {tf.__version__}; versions 2.16 to 2.21 are supported")
     _register_gradient(tf)
     return module
 

@@ -257,7 +257,7 @@ void unknown_shapes(TF_ShapeInferenceContext* ctx, TF_Status* status) { TF_Shape
 // A second registration under the name (another copy of this library) would end the process.
 bool already_registered(TF_Status* status) {
   using Kernels = TF_Buffer* (*)(const char*, TF_Status*);
-  const auto kernels = reinterpret_cast<Kernels>(dlsym(RTLD_DEFAULT, "TF_GetRegisteredKernelsForOp"));
+  const auto kernels = reinterpret_cast<Kernels>(tensorflow_function("TF_GetRegisteredKernelsForOp"));
   if (!kernels) return false;
   TF_Buffer* list = kernels(kOpName, status);
   const bool any = list && list->length > 0;
@@ -284,6 +284,10 @@ void register_kernel(TF_Status* status) {
 }
 
 __attribute__((constructor)) void register_disc_launch() {
+  if (const char* missing = bind_tensorflow()) {
+    std::fprintf(stderr, "disc_tf: DiscLaunch was not registered: no TensorFlow of 2.16 to 2.21 in this process (%s not found)\n", missing);
+    return;
+  }
   const StatusPtr s(TF_NewStatus());
   if (already_registered(s.get())) return;
   TF_SetStatus(s.get(), TF_OK, "");

@@ -1,15 +1,13 @@
 // The part of TensorFlow's C API that DiscLaunch uses, declared here so that building needs no TensorFlow.
 //
-// From tensorflow/c/{kernels,ops,tf_tensor,tf_status,tf_datatype,c_api}.h (Apache-2.0), unchanged from 2.16 to 2.21. The symbols stay
-// undefined in the op library: TensorFlow, which is in the process already, resolves them when it loads the library. What is newer than 2.16
-// must not be declared here but looked up with dlsym.
+// From tensorflow/c/{kernels,ops,tf_tensor,tf_status,tf_datatype,c_api}.h (Apache-2.0), unchanged from 2.16 to 2.21; what is newer than
+// 2.16 must not be listed here. Each function is a pointer of its name that `bind_tensorflow` sets when the library is loaded: left to the
+// dynamic linker, the symbols would be found only where TensorFlow's libraries are in the global scope, and Python's of 2.16 to 2.20 are not.
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-extern "C" {
 
 typedef struct TF_Tensor TF_Tensor;
 typedef struct TSL_Status TF_Status;
@@ -34,44 +32,52 @@ typedef struct TF_Buffer {
   void (*data_deallocator)(void* data, size_t length);
 } TF_Buffer;
 
-TF_Status* TF_NewStatus(void);
-void TF_DeleteStatus(TF_Status*);
-void TF_SetStatus(TF_Status*, TF_Code, const char* message);
-TF_Code TF_GetCode(const TF_Status*);
-const char* TF_Message(const TF_Status*);
+// X(result, name, (parameters))
+#define DISC_TF_FUNCTIONS(X)                                                                                                              \
+  X(TF_Status*, TF_NewStatus, ())                                                                                                         \
+  X(void, TF_DeleteStatus, (TF_Status*))                                                                                                  \
+  X(void, TF_SetStatus, (TF_Status*, TF_Code, const char* message))                                                                       \
+  X(TF_Code, TF_GetCode, (const TF_Status*))                                                                                              \
+  X(const char*, TF_Message, (const TF_Status*))                                                                                          \
+  X(void, TF_DeleteBuffer, (TF_Buffer*))                                                                                                  \
+  X(TF_OpDefinitionBuilder*, TF_NewOpDefinitionBuilder, (const char* op_name))                                                            \
+  X(void, TF_RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                                                                 \
+  X(void, TF_OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char* spec))                                                     \
+  X(void, TF_OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char* spec))                                                    \
+  X(void, TF_OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char* spec))                                                   \
+  X(void, TF_OpDefinitionBuilderSetShapeInferenceFunction, (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))    \
+  X(void, TF_ShapeInferenceContextSetUnknownShape, (TF_ShapeInferenceContext*, TF_Status*))                                               \
+  X(TF_KernelBuilder*, TF_NewKernelBuilder, (const char* op_name, const char* device_name, void* (*create)(TF_OpKernelConstruction*),     \
+    void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*)))                                                                 \
+  X(void, TF_KernelBuilder_HostMemory, (TF_KernelBuilder*, const char* arg_name))                                                         \
+  X(void, TF_RegisterKernelBuilder, (const char* kernel_name, TF_KernelBuilder*, TF_Status*))                                             \
+  X(void, TF_OpKernelConstruction_GetAttrSize, (TF_OpKernelConstruction*, const char* attr, int32_t* list_size, int32_t* total_size,      \
+    TF_Status*))                                                                                                                          \
+  X(void, TF_OpKernelConstruction_GetAttrString, (TF_OpKernelConstruction*, const char* attr, char* value, size_t max_length,             \
+    TF_Status*))                                                                                                                          \
+  X(void, TF_OpKernelConstruction_GetAttrInt64, (TF_OpKernelConstruction*, const char* attr, int64_t* value, TF_Status*))                 \
+  X(void, TF_OpKernelConstruction_GetAttrTypeList, (TF_OpKernelConstruction*, const char* attr, TF_DataType* values, int max,             \
+    TF_Status*))                                                                                                                          \
+  X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                                                        \
+  X(void, TF_OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                                                  \
+  X(void, TF_GetInput, (TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*))                                                         \
+  X(void, TF_SetOutput, (TF_OpKernelContext*, int index, const TF_Tensor*, TF_Status*))                                                   \
+  X(TF_Tensor*, TF_AllocateOutput, (TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims, int num_dims, size_t bytes,         \
+    TF_Status*))                                                                                                                          \
+  X(TF_Tensor*, TF_AllocateTensor, (TF_DataType, const int64_t* dims, int num_dims, size_t bytes))                                        \
+  X(void, TF_DeleteTensor, (TF_Tensor*))                                                                                                  \
+  X(int, TF_NumDims, (const TF_Tensor*))                                                                                                  \
+  X(int64_t, TF_Dim, (const TF_Tensor*, int dim))                                                                                         \
+  X(void*, TF_TensorData, (const TF_Tensor*))                                                                                             \
+  X(size_t, TF_TensorByteSize, (const TF_Tensor*))                                                                                        \
+  X(void, TF_TensorBitcastFrom, (const TF_Tensor* from, TF_DataType, TF_Tensor* to, const int64_t* dims, int num_dims, TF_Status*))
 
-void TF_DeleteBuffer(TF_Buffer*);
+#define DISC_TF_DECLARE(result, name, parameters) extern result(*name) parameters;
+DISC_TF_FUNCTIONS(DISC_TF_DECLARE)
+#undef DISC_TF_DECLARE
 
-TF_OpDefinitionBuilder* TF_NewOpDefinitionBuilder(const char* op_name);
-void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);
-void TF_OpDefinitionBuilderAddAttr(TF_OpDefinitionBuilder*, const char* spec);
-void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder*, const char* spec);
-void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder*, const char* spec);
-void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*));
-void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext*, TF_Status*);
+// Sets all of the above; null, or the name of a function that this process's TensorFlow does not have.
+const char* bind_tensorflow();
 
-TF_KernelBuilder* TF_NewKernelBuilder(const char* op_name, const char* device_name, void* (*create)(TF_OpKernelConstruction*),
-                                      void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*));
-void TF_KernelBuilder_HostMemory(TF_KernelBuilder*, const char* arg_name);
-void TF_RegisterKernelBuilder(const char* kernel_name, TF_KernelBuilder*, TF_Status*);
-
-void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction*, const char* attr, int32_t* list_size, int32_t* total_size, TF_Status*);
-void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction*, const char* attr, char* value, size_t max_length, TF_Status*);
-void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction*, const char* attr, int64_t* value, TF_Status*);
-void TF_OpKernelConstruction_GetAttrTypeList(TF_OpKernelConstruction*, const char* attr, TF_DataType* values, int max, TF_Status*);
-void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*);
-
-void TF_OpKernelContext_Failure(TF_OpKernelContext*, TF_Status*);
-void TF_GetInput(TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*);
-void TF_SetOutput(TF_OpKernelContext*, int index, const TF_Tensor*, TF_Status*);
-TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims, int num_dims, size_t bytes, TF_Status*);
-
-TF_Tensor* TF_AllocateTensor(TF_DataType, const int64_t* dims, int num_dims, size_t bytes);
-void TF_DeleteTensor(TF_Tensor*);
-int TF_NumDims(const TF_Tensor*);
-int64_t TF_Dim(const TF_Tensor*, int dim);
-void* TF_TensorData(const TF_Tensor*);
-size_t TF_TensorByteSize(const TF_Tensor*);
-void TF_TensorBitcastFrom(const TF_Tensor* from, TF_DataType, TF_Tensor* to, const int64_t* dims, int num_dims, TF_Status*);
-
-}  // extern "C"
+// A function of the TensorFlow of this process by name, null if it has none.
+void* tensorflow_function(const char* name);
