@@ -15,7 +15,7 @@ class Budget:
     """``seconds`` of wall time from the making of the object; 0: no limit."""
 
     seconds: float = 0
-    start: float = dataclasses.field(default_factory=time.monotonic)
+    start: float = dataclasses.field(default_factory=lambda: time.monotonic())
 
     def left(self) -> float | None:
         """Seconds left, 0 if used up; None without a limit."""
