@@ -116,7 +116,7 @@ def test_equal_layers_are_emitted_once() -> None:
                 if isinstance(x, Value):
                     assert x is y
                 else:
-                    assert dataclasses.astuple(x.view) == dataclasses.astuple(y.view) and x.index == y.index
+                    assert x.view == y.view and x.index == y.index
     assert [e.view for e in ctx.prepare.entries] == [e.view for e in plain.prepare.entries]
     assert len(ctx.prepare.entries) == 4
 

@@ -49,7 +49,8 @@ def load_model(name: str, directory: Path) -> Model:
     path = materialise(name)
     specs, outputs, trace = specs_from_json(ROOT / "bench" / "models" / f"{name}.json")
     graph_def = graph_from_bytes(path.read_bytes())
-    result = optimize_graph_def(graph_def, outputs)
+    # verify_passes: valid IR between all passes, and every hit of the kernel cache emitted again and compared
+    result = optimize_graph_def(graph_def, outputs, verify_passes=name == "tiny_bert")
     optimized = directory / f"{name}.optimized.pb"
     optimized.write_bytes(serialized(result.graph_def))
     return Model(name, path, optimized, specs, outputs, trace, graph_def, result.graph_def, result.report)
