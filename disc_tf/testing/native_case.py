@@ -16,6 +16,7 @@ import numpy as np
 
 from disc_tf.compiler import CompiledCluster, compile_module
 from disc_tf.ir.core import Function, Module
+from disc_tf.ir.printer import print_module
 from disc_tf.runtime.executable import DiscError, Executable, set_target
 from disc_tf.testing import tf_case
 from disc_tf.testing.tf_case import Answer, Failure
@@ -44,10 +45,37 @@ def run_executable(executable: Executable, arrays: Sequence[np.ndarray], *, max_
         return Failure(e.code, e.message)
 
 
+class NativeCases:
+    """Compiles and runs functions for one target. Equal functions are compiled once, so that cases of one table which only differ in
+    their shapes share an executable where dims are unknown."""
+
+    def __init__(self, target: str = TARGETS[0], keep: int = 16) -> None:
+        self.target = target
+        self.compiled = 0
+        self._keep = keep
+        self._executables: dict[str, Executable] = {}
+
+    def answer(self, fn: Function, arrays: Sequence[np.ndarray]) -> Answer:
+        """The compiled function's results, or the failed check. ``fn`` is consumed."""
+        key = f"{print_module(module_of(fn))}\n{fn.args!r}\n{fn.wanted_positive!r}"
+        executable = self._executables.pop(key, None)
+        if executable is None:
+            executable = load(compile_function(fn, self.target).executable, self.target)
+            self.compiled += 1
+        self._executables[key] = executable  # the last used at the end
+        if len(self._executables) > self._keep:
+            self._executables.pop(next(iter(self._executables))).close()
+        return run_executable(executable, arrays)
+
+    def close(self) -> None:
+        while self._executables:
+            self._executables.popitem()[1].close()
+
+
 def native_answer(fn: Function, arrays: Sequence[np.ndarray], target: str = TARGETS[0]) -> Answer:
     """The compiled function's results, or the failed check. ``fn`` is consumed."""
-    with load(compile_function(fn, target).executable, target) as executable:
-        return run_executable(executable, arrays)
+    with contextlib.closing(NativeCases(target)) as cases:
+        return cases.answer(fn, arrays)
 
 
 @contextlib.contextmanager
@@ -59,12 +87,13 @@ def natively(target: str = TARGETS[0], modes: Sequence[str] = tf_case.MODES) -> 
     def run_case(op: str, arguments: Any, const: Any, wanted: Sequence[str], *rest: Any) -> list[str]:
         return before[1](op, arguments, const, [m for m in wanted if m in modes] or wanted, *rest)
 
-    tf_case.our_answer = lambda fn, arrays: native_answer(fn, arrays, target)
-    tf_case.run_case = run_case
+    cases = NativeCases(target)
+    tf_case.our_answer, tf_case.run_case = cases.answer, run_case
     try:
         yield
     finally:
         tf_case.our_answer, tf_case.run_case = before
+        cases.close()
 
 
 @dataclasses.dataclass
