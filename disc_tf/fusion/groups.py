@@ -8,6 +8,7 @@ from typing import Any
 
 from disc_tf.fusion.access import Access
 from disc_tf.fusion.cluster_graph import ClusterGraph
+from disc_tf.fusion.hazards import may_read_outside
 from disc_tf.fusion.region import RegionBuilder
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.types import TensorType
@@ -46,8 +47,9 @@ class Grouping:
     def _edges(self) -> Iterable[tuple[int, int]]:
         """Dependences by data and by bound symbols. A check does not wait for the checks before it: those on dims alone come before any
         kernel, whose accesses they guard, even where an earlier check needs a kernel. A symbol is bound after the checks before it,
-        since it stands for what they have ensured."""
+        since it stands for what they have ensured; so are reads that only a check keeps inside their operand (`hazards`)."""
         guards: set[Op] = set()  # checks since the last binding, and that
+        checks: set[Op] = set()
         for op in self.access.fn.body.ops:
             deps: set[Op] = set()
             for v in self.access.values_read(op):
@@ -55,8 +57,11 @@ class Grouping:
                     deps |= self._sources.get(v, frozenset())
             if self.binders and op.name != "disc.bind_dim":
                 deps |= self._symbol_sources(op)
+            if checks and may_read_outside(op, self.access.env):
+                deps |= checks
             if op.name == "disc.check":
                 guards.add(op)
+                checks.add(op)
             elif op.name == "disc.bind_dim":
                 deps |= guards
                 guards = {op}
