@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <string>
 
 #include "artifact.h"
 #include "disc_ral.h"
@@ -53,6 +53,7 @@ uint64_t load_key(const void* base, int64_t i, int32_t dtype) {
   }
 }
 
+// Lies in the worker's scratch: a kernel allocates nothing, since nobody could catch the failure there.
 struct Item {
   uint64_t key;
   int64_t index;
@@ -61,47 +62,46 @@ struct Item {
 // Equal keys by index: then any algorithm is stable, and the order is total.
 bool before(const Item& a, const Item& b) { return a.key != b.key ? a.key < b.key : a.index < b.index; }
 
-
 enum { kDtype, kOuter, kLength, kInner, kDescending, kPayloads, kPayloadSizes };
 
 void copy_element(void* to, int64_t at, const void* from, int64_t index, int64_t size) {
   std::memcpy(static_cast<char*>(to) + at * size, static_cast<const char*>(from) + index * size, static_cast<size_t>(size));
 }
 
-void sort_lines(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+void sort_lines(const disc_kernel_args* a, int64_t begin, int64_t end, void* scratch) {
   const int64_t* s = a->scalars;
   const int64_t length = s[kLength], inner = s[kInner];
   const int32_t dtype = static_cast<int32_t>(s[kDtype]);
-  std::vector<Item> items(static_cast<size_t>(length));
+  auto* items = static_cast<Item*>(scratch);
   for (int64_t line = begin; line < end; ++line) {
     const int64_t base = line / inner * length * inner + line % inner;
     for (int64_t i = 0; i < length; ++i) {
       const uint64_t key = load_key(a->bufs[0], base + i * inner, dtype);
-      items[static_cast<size_t>(i)] = {s[kDescending] ? ~key : key, i};
+      items[i] = {s[kDescending] ? ~key : key, i};
     }
-    std::sort(items.begin(), items.end(), before);
+    std::sort(items, items + length, before);
     for (int64_t p = -1; p < s[kPayloads]; ++p) {
       const int64_t size = p < 0 ? dtype_size(dtype) : s[kPayloadSizes + p];
       const void* from = a->bufs[2 * (p + 1)];
       void* to = a->bufs[2 * (p + 1) + 1];
-      for (int64_t i = 0; i < length; ++i) copy_element(to, base + i * inner, from, base + items[static_cast<size_t>(i)].index * inner, size);
+      for (int64_t i = 0; i < length; ++i) copy_element(to, base + i * inner, from, base + items[i].index * inner, size);
     }
   }
 }
 
 enum { kTopDtype, kTopRows, kTopLength, kTopK };
 
-void topk_rows(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+void topk_rows(const disc_kernel_args* a, int64_t begin, int64_t end, void* scratch) {
   const int64_t* s = a->scalars;
   const int64_t length = s[kTopLength], k = s[kTopK];
   const int32_t dtype = static_cast<int32_t>(s[kTopDtype]);
   auto* indices = static_cast<int32_t*>(a->bufs[2]);
-  std::vector<Item> items(static_cast<size_t>(length));
+  auto* items = static_cast<Item*>(scratch);
   for (int64_t row = begin; row < end; ++row) {
-    for (int64_t i = 0; i < length; ++i) items[static_cast<size_t>(i)] = {~load_key(a->bufs[0], row * length + i, dtype), i};
-    std::partial_sort(items.begin(), items.begin() + k, items.end(), before);
+    for (int64_t i = 0; i < length; ++i) items[i] = {~load_key(a->bufs[0], row * length + i, dtype), i};
+    std::partial_sort(items, items + k, items + length, before);
     for (int64_t i = 0; i < k; ++i) {
-      const int64_t index = items[static_cast<size_t>(i)].index;
+      const int64_t index = items[i].index;
       copy_element(a->bufs[1], row * k + i, a->bufs[0], row * length + index, dtype_size(dtype));
       const int32_t narrow = static_cast<int32_t>(index);
       std::memcpy(indices + row * k + i, &narrow, sizeof(narrow));
@@ -114,7 +114,10 @@ int64_t grain(int64_t length) { return std::max<int64_t>(1, 4096 / std::max<int6
 
 int32_t launch(disc_context* context, disc_kernel_fn fn, void* const* args, const int64_t* scalars, int64_t lines, int64_t length) {
   const disc_kernel_args a{args, scalars, context->error_cell()};
-  return context->parallel_for(fn, &a, lines, grain(length), 0);
+  int64_t scratch = 0;
+  if (__builtin_mul_overflow(length, static_cast<int64_t>(sizeof(Item)), &scratch))
+    return context->fail_internally(kResourceExhausted, "sort: lines of " + std::to_string(length) + " elements are too long");
+  return context->parallel_for(fn, &a, lines, grain(length), scratch);
 }
 
 }  // namespace
