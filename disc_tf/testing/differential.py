@@ -13,7 +13,7 @@ import numpy as np
 from disc_tf.report import ShapeResult
 from disc_tf.testing.compare import compare
 from disc_tf.testing.inputs import InputSpec, make_feeds
-from disc_tf.testing.tf_process import TfError, TfProcess
+from disc_tf.testing.tf_process import ProcessFailed, TfError, TfProcess
 
 
 def verify_graphs(
@@ -31,7 +31,9 @@ def verify_graphs(
 ) -> list[ShapeResult]:
     """Run both graphs at every assignment of ``sizes``: outputs compared with the reference, times with TensorFlow as users run it.
 
-    Where the reference raises, the optimised graph must raise the same code. Timing runs in interleaved rounds.
+    Where the reference raises, the optimised graph must raise the same code. An optimised graph that does not load, or that takes its
+    process down, has failed at this and all further shapes. Timing runs in interleaved rounds. Raises `ProcessFailed` if the original's
+    process does not answer.
     """
     names = [f"{s.name}:0" for s in specs]
     results = []
@@ -39,16 +41,26 @@ def verify_graphs(
         reference = stack.enter_context(TfProcess(original, names, outputs, reference=True, threads=threads))
         # oneDNN off on both sides: what stays in TensorFlow must not count as a difference. Grappler is on, as for users.
         quiet = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-        candidate = stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads, env=quiet))
+        candidate, failure = None, ""
+        try:
+            candidate = stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads, env=quiet))
+        except (ProcessFailed, TfError) as e:
+            failure = f"the optimised graph does not load: {e}"
         users = []
-        if timing:
+        if timing and candidate is not None:
             users = [
                 stack.enter_context(TfProcess(original, names, outputs, threads=threads)),
                 stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads)),
             ]
         for i, size in enumerate(sizes):
             feeds = make_feeds(specs, size, seed=i)
-            result = _check(reference, candidate, feeds, specs, outputs, tolerance)
+            result = ShapeResult({s.name: list(f.shape) for s, f in zip(specs, feeds, strict=True)}, not failure, failure)
+            if candidate is not None and not failure:
+                try:
+                    _check(result, reference, candidate, feeds, outputs, tolerance)
+                except CandidateFailed as e:
+                    result.ok, result.message = False, str(e)
+                    failure = result.message
             if users and result.ok and not result.message:
                 _time(result, users[0], users[1], feeds, rounds)
             results.append(result)
@@ -57,34 +69,39 @@ def verify_graphs(
     return results
 
 
+class CandidateFailed(Exception):
+    """The process of the optimised graph is of no use any more."""
+
+
 def _check(
+    result: ShapeResult,
     reference: TfProcess,
     candidate: TfProcess,
     feeds: Sequence[np.ndarray],
-    specs: Sequence[InputSpec],
     outputs: Sequence[str],
     tolerance: float | None,
-) -> ShapeResult:
-    result = ShapeResult({s.name: list(f.shape) for s, f in zip(specs, feeds, strict=True)}, True)
+) -> None:
     expected, want_code = _run(reference, feeds)
-    actual, got_code = _run(candidate, feeds)
+    try:
+        actual, got_code = _run(candidate, feeds)
+    except ProcessFailed as e:
+        raise CandidateFailed(f"the optimised graph: {e}") from e
     if want_code != got_code:
         said = "succeeded" if got_code is None else f"raised code {got_code[0]}: {got_code[1].splitlines()[0]}"
         wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}: {want_code[1].splitlines()[0]}"
         if (want_code or (0,))[0] != (got_code or (0,))[0]:
             result.ok = False
             result.message = f"TensorFlow {wanted}; the optimised graph {said}"
-            return result
+            return
     if expected is None or actual is None:
         result.message = f"both raise code {want_code[0] if want_code else 0}"
-        return result
+        return
     for name, r, a in zip(outputs, expected, actual, strict=True):
         c = compare(r, a, tolerance=tolerance)
         result.max_abs[name], result.max_rel[name] = c.max_abs, c.max_rel
         if not c.ok:
             result.ok = False
             result.message = f"{name}: {c.message}"
-    return result
 
 
 def _run(process: TfProcess, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,10 @@ class TfError(RuntimeError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class ProcessFailed(RuntimeError):
+    """The child did not answer with a result or a status: it ended, or what it was given cannot be run. The message has its last words."""
 
 
 class TfProcess:
@@ -49,11 +55,13 @@ class TfProcess:
             environment["DISC_TF_NUM_THREADS"] = str(threads)
         root = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # A file, not a pipe: nobody reads what the child writes while it works, and a full pipe would stop it.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
         self._child = subprocess.Popen(
             [python, "-m", "disc_tf.testing.tf_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if not os.environ.get("DISC_TF_WORKER_STDERR") else None,
+            stderr=self._stderr,
             env=environment,
         )
         config = {
@@ -79,13 +87,14 @@ class TfProcess:
             reply = None
         if reply is None:
             code = self._child.wait()
-            tail = self._child.stderr.read().decode(errors="replace")[-2000:] if self._child.stderr else ""
-            raise RuntimeError(f"the TensorFlow process ended with status {code} during {command!r}\n{tail}")
+            self._stderr.seek(0)
+            tail = self._stderr.read().decode(errors="replace")[-2000:]
+            raise ProcessFailed(f"the TensorFlow process ended with status {code} during {command!r}\n{tail}")
         status, value = reply
         if status == "error":
             raise TfError(*value)
         if status == "exception":
-            raise RuntimeError(value)
+            raise ProcessFailed(value)
         return value
 
     def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -101,14 +110,16 @@ class TfProcess:
         return self._ask("memory")
 
     def close(self) -> None:
-        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
+        for stream in (self._child.stdin, self._child.stdout):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
         try:
             self._child.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+        self._stderr.close()
 
     def __enter__(self) -> TfProcess:
         return self
