@@ -20,13 +20,13 @@ from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
-from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
+from disc_tf.codegen.cpu.helpers.gemm import K_WHOLE, Strips, gemm_symbol, k_blocks, strips_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import V, vec
+from disc_tf.codegen.llvm import I8, V, vec
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.core import Value
@@ -164,7 +164,9 @@ class _Gemm:
         points = None if direct is not None else Points(frame, self.region, self.groups[:3], self.ctx.env)
         out = self._direct_place(direct) if direct is not None else None
         self.ldc = b.i64(self.block_columns)
-        whole = self.block_rows * self.block_columns + 2 * self.tile.lanes
+        strip = self.packed is not None and self.k.is_static and int(self.k) <= K_WHOLE
+        block_rows = self.tile.mr if strip else self.block_rows
+        whole = block_rows * self.block_columns + 2 * self.tile.lanes
         block = frame.scratch_area(whole * self.ty.bytes if direct is None else 0)
         columns_first = self.copy_lhs and self.packed is not None
 
@@ -185,6 +187,9 @@ class _Gemm:
                 c, ldc = block, self.ldc
             else:
                 c, ldc = out(batch, m0, n0)
+            if self.packed is not None:
+                self._strip_by_strip(points, batch, m0, n0, rows, columns, a, lda, c, ldc)
+                return [a_id, held[1]]
             held_b = self._multiply(batch, n0, rows, columns, a, lda, c, ldc, b_id, held[1])
             if points is not None:
                 self._epilogue(points, batch, m0, n0, rows, columns, block)
@@ -307,6 +312,58 @@ class _Gemm:
 
         b.loop(0, count, 1, [], run)
 
+    def _strip_by_strip(
+        self,
+        points: Points | None,
+        batch: V,
+        m0: V,
+        n0: V,
+        rows: V,
+        columns: V,
+        a: V,
+        lda: V,
+        c: V,
+        ldc: V,
+    ) -> None:
+        """The product of the task with prepared panels, and the epilogue of every strip of rows as soon as its sums are
+        complete: they are still in the first-level cache, and the stores drain while the next strip is multiplied."""
+        b, nr, k = self.b, self.tile.nr, self.k_v
+        symbol, elem = strips_symbol(self.acc, self.rhs_dtype), lanes.mem_elem(self.rhs_dtype)
+        panel, width = b.mul(k, nr), b.i64(nr)
+        here = b.gep(self.b_base, b.mul(n0, k), elem)
+        after = b.add(n0, self.block_columns)
+        ahead = b.gep(self.b_base, b.mul(b.select(b.icmp("slt", after, self.n_v), after, n0), k), elem)
+        blocks, block = k_blocks(b, k)
+        strips = Strips.of(b, rows, self.tile.mr)
+        pace = strips.pace(b, nr * elem.bytes)
+
+        def earlier(kb: V, _: list[V]) -> None:
+            k0 = b.mul(kb, block)
+            at, following = (b.gep(here, b.mul(x, nr), elem) for x in (k0, b.add(k0, block)))
+            args = [b.gep(a, k0, self.ty), lda, at, width, panel, c, ldc, rows, columns, block, following, pace]
+            self.frame.call(symbol, [*args, b.icmp("sgt", kb, 0)])
+
+        b.loop(0, b.sub(blocks, 1), 1, [], earlier, "kblock")
+        k0 = b.mul(b.sub(blocks, 1), block)
+        kc = b.sub(k, k0)
+        last = b.gep(here, b.mul(k0, nr), elem)
+        share = b.mul(pace, kc)
+        more = b.icmp("sgt", blocks, 1)
+        # Sums that no other block of k adds to need no place of their own: all strips use the same, which stays in the cache.
+        step = b.select(more, ldc, b.i64(0)) if points is not None else ldc
+
+        def strip(s: V, first: V, count: V) -> None:
+            sums = b.gep(c, b.mul(first, step), self.ty)
+            left = b.gep(a, b.add(b.mul(first, lda), k0), self.ty)
+            far = b.gep(ahead, b.mul(s, share), I8)
+            self.frame.call(
+                symbol, [left, lda, last, width, panel, sums, ldc, count, columns, kc, far, pace, more]
+            )
+            if points is not None:
+                self._epilogue(points, batch, b.add(m0, first), n0, count, columns, sums)
+
+        strips.each(b, strip)
+
     def _multiply(
         self, batch: V, n0: V, rows: V, columns: V, a: V, lda: V, c: V, ldc: V, b_id: V, held: V
     ) -> V:
@@ -316,12 +373,6 @@ class _Gemm:
         elem = lanes.mem_elem(self.rhs_dtype)
         k = self.k_v
         panel = b.mul(k, nr)
-        if self.packed is not None:
-            at = b.gep(self.b_base, b.mul(n0, k), elem)
-            after = b.add(n0, self.block_columns)
-            ahead = b.gep(self.b_base, b.mul(b.select(b.icmp("slt", after, self.n_v), after, n0), k), elem)
-            self.frame.call(symbol, [a, lda, at, b.i64(nr), panel, c, ldc, rows, columns, k, ahead])
-            return held
         base = b.gep(self.b_base, self.b_batch.offset(b, batch), elem)
 
         def pack_then_multiply() -> list[V]:

@@ -26,8 +26,14 @@ def _erfc_positive(b: FnBuilder, a: V) -> V:
     f = fmt(a)
     k, top = tables.ERFC_K[f.key], tables.ERFC_MAX[f.key]
     c = b.fmin_x86(const(top, a.ty), a)
-    q = b.fdiv(b.fsub(c, k), b.fadd(c, k))
-    g = b.fdiv(poly(b, q, f.polys["ERFCX"]), b.fma(c, 2.0, 1.0))
+    low, high = b.fadd(c, k), b.fma(c, 2.0, 1.0)
+    if f.elem is F32:
+        # q = (c - k) / (c + k) and the division by 2c + 1 share one reciprocal: divisions are what this function costs.
+        inverse = b.fdiv(1.0, b.fmul(low, high))
+        q = b.fmul(b.fmul(b.fsub(c, k), high), inverse)
+        g = b.fmul(poly(b, q, f.polys["ERFCX"]), b.fmul(low, inverse))
+    else:  # f64 has no ULP to spare for that
+        g = b.fdiv(poly(b, b.fdiv(b.fsub(c, k), low), f.polys["ERFCX"]), high)
     # exp(-c^2) with the rounding error of c^2 put back.
     square, lost = two_product(b, c, c)
     e = exp(b, b.fneg(square), nonpositive=True)

@@ -9,13 +9,19 @@ in elements.
   k*ldb`. Packed: ldb = NR, panel = k*NR. Unpacked row-major with pitch N: ldb = N, panel = NR, and n a
   multiple of the vector. A panel's missing columns are read up to a whole vector (packing fills them with
   zeros).
-* ahead: where the B of the caller's next product lies (its own B if unknown); it is prefetched meanwhile.
+* ahead: where the B of the caller's next product lies (its own B if unknown); it is prefetched meanwhile, evenly over the strips.
 * k = 0 gives zeros; m = 0 or n = 0 does nothing. The order of additions depends on (m, n, k) only.
+
+`h_strips_<acc>_<stored>(..., ahead, pace, more)` is its part for one block of k: C = (more ? C : 0) + A B; `pace` bytes of
+`ahead` are prefetched in each step of k.
 
 `h_mk_<acc>_<stored>_<mr>x<nv>` are the register tiles under it: one strip of mr rows times a run of panels.
 """
 
 from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.cpu.helpers import helper
 from disc_tf.codegen.cpu.target import CpuTarget
@@ -39,6 +45,11 @@ _CHAINS = 8
 def gemm_symbol(acc: DType, stored: DType) -> str:
     """The symbol of the product helper for B elements of type `stored`."""
     return f"h_gemm_{acc}_{stored}"
+
+
+def strips_symbol(acc: DType, stored: DType) -> str:
+    """The symbol of the helper for one block of k."""
+    return f"h_strips_{acc}_{stored}"
 
 
 def _attrs(target: CpuTarget) -> str:
@@ -195,32 +206,100 @@ class _Micro:
         return [b.gep(r, count * self.ty.bytes, I8) for r in rows] + [bp] + sums
 
 
-@helper("h_gemm")
-def _make_gemm(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
-    """The loops around the register tiles: blocks of k, balanced strips of rows, panels of columns."""
+def k_blocks(b: FnBuilder, k: V) -> tuple[V, V]:
+    """(count, size) of the blocks that a sum over k is cut into: one up to `K_WHOLE`, else equal ones of at most `K_BLOCK`
+    (the last one has what is left). k = 0 is one empty block, which writes the zeros."""
+
+    def cut() -> list[V]:
+        count = b.udiv(b.add(k, K_BLOCK - 1), K_BLOCK)
+        return [count, b.and_(b.add(b.udiv(b.add(k, b.sub(count, 1)), count), 7), -8)]
+
+    count, size = b.if_else(b.icmp("sle", k, K_WHOLE), lambda: [b.i64(1), k], cut)
+    return count, size
+
+
+@dataclasses.dataclass(frozen=True)
+class Strips:
+    """Rows cut into balanced strips of at most a tile's: `longer` of the `count` strips have one row more than `rows`."""
+
+    count: V
+    rows: V
+    longer: V
+
+    @staticmethod
+    def of(b: FnBuilder, m: V, mr: int) -> Strips:
+        m = b.smax(m, b.i64(0))
+        count = b.udiv(b.add(m, mr - 1), mr)
+        rows = b.udiv(m, b.smax(count, b.i64(1)))
+        return Strips(count, rows, b.sub(m, b.mul(rows, count)))
+
+    def each(self, b: FnBuilder, body: Callable[[V, V, V], None]) -> None:
+        """body(number, first row, rows) for every strip."""
+
+        def strip(s: V, at: list[V]) -> list[V]:
+            rows = b.add(self.rows, b.zext(b.icmp("slt", s, self.longer), I64))
+            body(s, at[0], rows)
+            return [b.add(at[0], rows)]
+
+        b.loop(0, self.count, 1, [b.i64(0)], strip, "strip")
+
+    def pace(self, b: FnBuilder, row_bytes: int) -> V:
+        """Bytes of the next block of B to prefetch in a step of k, so that its rows of `row_bytes` are there after all strips."""
+        return b.udiv(b.i64(row_bytes), b.smax(self.count, b.i64(1)))
+
+
+_COMMON = (
+    ("A", PTR),
+    ("lda", I64),
+    ("B", PTR),
+    ("ldb", I64),
+    ("panel", I64),
+    ("C", PTR),
+    ("ldc", I64),
+    ("m", I64),
+    ("n", I64),
+    ("k", I64),
+    ("ahead", PTR),
+)
+
+
+def _product_function(
+    symbol: str, target: CpuTarget, more: Sequence[tuple[str, Ty]] = ()
+) -> tuple[FnBuilder, DType, DType, Tile]:
     _, _, acc_name, stored_name = symbol.split("_")
     acc, stored = DType.from_name(acc_name), DType.from_name(stored_name)
-    tile = tile_for(target, acc)
-    b = FnBuilder(
-        symbol,
-        [
-            ("A", PTR),
-            ("lda", I64),
-            ("B", PTR),
-            ("ldb", I64),
-            ("panel", I64),
-            ("C", PTR),
-            ("ldc", I64),
-            ("m", I64),
-            ("n", I64),
-            ("k", I64),
-            ("ahead", PTR),
-        ],
-        linkage="internal",
-        fma=target.fma,
-        attrs=_attrs(target),
-    )
-    macro = _Macro(b, tile, acc_ty(acc_name), stored, f"h_mk_{acc_name}_{stored_name}")
+    b = FnBuilder(symbol, [*_COMMON, *more], linkage="internal", fma=target.fma, attrs=_attrs(target))
+    return b, acc, stored, tile_for(target, acc)
+
+
+@helper("h_gemm")
+def _make_gemm(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    """The blocks of k, each over all the rows."""
+    b, acc, stored, tile = _product_function(symbol, target)
+    a, lda, bp, ldb, panel, c, ldc, m, n, k, ahead = b.params
+    ty = acc_ty(str(acc))
+    blocks, block = k_blocks(b, k)
+    pace = Strips.of(b, m, tile.mr).pace(b, tile.nr * stored.bytes)
+
+    def one(kb: V, _: list[V]) -> None:
+        k0 = b.mul(kb, block)
+        kc = b.smin(block, b.sub(k, k0))
+        here = b.gep(bp, b.mul(b.mul(k0, ldb), stored.bytes), I8)
+        after = b.gep(here, b.mul(b.mul(kc, ldb), stored.bytes), I8)
+        after = b.select(b.icmp("sge", b.add(k0, kc), k), ahead, after)
+        args = [b.gep(a, k0, ty), lda, here, ldb, panel, c, ldc, m, n, kc, after, pace, b.icmp("sgt", kb, 0)]
+        b.call(strips_symbol(acc, stored), VOID, args, declare=False)
+
+    b.loop(0, blocks, 1, [], one, "kblock")
+    b.ret()
+    return b, (strips_symbol(acc, stored),)
+
+
+@helper("h_strips")
+def _make_strips(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    """One block of k: balanced strips of rows, panels of columns."""
+    b, acc, stored, tile = _product_function(symbol, target, (("pace", I64), ("more", I1)))
+    macro = _Macro(b, tile, acc_ty(str(acc)), stored, f"h_mk_{acc}_{stored}")
     macro.emit()
     b.ret()
     return b, tuple(macro.micro(r, v) for v in range(1, tile.nv + 1) for r in range(1, tile.mr + 1))
@@ -235,75 +314,27 @@ class _Macro:
 
     def emit(self) -> None:
         b, tile = self.b, self.tile
-        a, lda, bp, ldb, panel, c, ldc, m, n, k, ahead = b.params
+        a, lda, bp, ldb, panel, c, ldc, m, n, k, ahead, pace, more = b.params
         full = b.udiv(n, tile.nr)
         rest = b.sub(n, b.mul(full, tile.nr))
         rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
+        tail_b = b.gep(bp, b.mul(b.mul(full, panel), self.stored.bytes), I8)
+        tail_c = b.mul(full, tile.nr)
+        share = b.mul(pace, k)
 
-        # Blocks of k: one up to K_WHOLE, else equal ones of at most K_BLOCK; k = 0 is one empty block, which
-        # writes the zeros.
-        def cut() -> list[V]:
-            count = b.udiv(b.add(k, K_BLOCK - 1), K_BLOCK)
-            return [count, b.and_(b.add(b.udiv(b.add(k, b.sub(count, 1)), count), 7), -8)]
+        def strip(s: V, first: V, count: V) -> None:
+            sa = b.gep(a, b.mul(first, lda), self.ty)
+            sc = b.gep(c, b.mul(first, ldc), self.ty)
+            # Each tile asks for a share of the same panel of the next block of B, and the first one for the next rows of A.
+            near = b.gep(sa, b.mul(count, lda), self.ty)
+            far = b.gep(ahead, b.mul(s, share), I8)
+            self._run(count, tile.nv, sa, bp, sc, k, lda, ldb, ldc, full, panel, more, near, far, pace)
+            tail = (k, lda, ldb, ldc, panel, more, sa, sa, b.i64(0))
+            sc = b.gep(sc, tail_c, self.ty)
+            cases = {v: self._tail_case(v, count, sa, tail_b, sc, *tail) for v in range(1, tile.nv + 1)}
+            b.switch(rest_vectors, cases, lambda: None)
 
-        blocks, block = b.if_else(b.icmp("sle", k, K_WHOLE), lambda: [b.i64(1), k], cut)
-
-        # Balanced strips: ceil(m / MR) strips of which the first m % strips have one row more.
-        def several() -> list[V]:
-            count = b.udiv(b.add(m, tile.mr - 1), tile.mr)
-            each = b.udiv(m, count)
-            pace = b.udiv(b.i64(tile.nr * self.stored.bytes), count)
-            return [count, each, b.sub(m, b.mul(each, count)), pace]
-
-        one_strip = b.icmp("sle", m, tile.mr)
-        strips, rows, longer, pace = b.if_else(one_strip, lambda: [b.i64(1), m, b.i64(0), b.i64(tile.nr * self.stored.bytes)], several)
-
-        def k_block(kb: V, _: list[V]) -> None:
-            k0 = b.mul(kb, block)
-            kc = b.smin(block, b.sub(k, k0))
-            more = b.icmp("sgt", kb, 0)
-            ak = b.gep(a, k0, self.ty)
-            bk = b.gep(bp, b.mul(b.mul(k0, ldb), self.stored.bytes), I8)
-            tail_b = b.gep(bk, b.mul(b.mul(full, panel), self.stored.bytes), I8)
-            tail_c = b.mul(full, tile.nr)
-            last = b.icmp("sge", b.add(k0, kc), k)
-            next_b = b.select(last, ahead, b.gep(bk, b.mul(b.mul(kc, ldb), self.stored.bytes), I8))
-            share = b.mul(pace, kc)
-
-            def strip(s: V, at: list[V]) -> list[V]:
-                count = b.add(rows, b.zext(b.icmp("slt", s, longer), I64))
-                sa = b.gep(ak, b.mul(at[0], lda), self.ty)
-                sc = b.gep(c, b.mul(at[0], ldc), self.ty)
-                # Each tile asks for a share of the same panel of the next block of B, and the first one for
-                # the next rows of A.
-                near = b.gep(sa, b.mul(count, lda), self.ty)
-                far = b.gep(next_b, b.mul(s, share), I8)
-                self._run(count, tile.nv, sa, bk, sc, kc, lda, ldb, ldc, full, panel, more, near, far, pace)
-                cases = {
-                    v: self._tail_case(
-                        v,
-                        count,
-                        sa,
-                        tail_b,
-                        b.gep(sc, tail_c, self.ty),
-                        kc,
-                        lda,
-                        ldb,
-                        ldc,
-                        panel,
-                        more,
-                        sa,
-                        sa,
-                        b.i64(0),
-                    )
-                    for v in range(1, tile.nv + 1)
-                }
-                b.switch(rest_vectors, cases, lambda: None)
-                return [b.add(at[0], count)]
-
-            b.if_then(b.icmp("sgt", m, 0), lambda: b.loop(0, strips, 1, [b.i64(0)], strip, "strip") and None)
-
-        b.loop(0, blocks, 1, [], k_block, "kblock")
+        Strips.of(b, m, tile.mr).each(b, strip)
 
     def _tail_case(self, vectors: int, count: V, a: V, bp: V, c: V, *rest: V):
         kc, lda, ldb, ldc, panel, more, near, far, pace = rest
