@@ -115,11 +115,14 @@ class RunEmitter:
         b = self.b
         b.if_then(b.icmp("ne", status, 0), lambda: b.ret(status))
 
+    def input_number(self, index: int) -> V:
+        return self.b.const(index, I32)
+
     def input(self, index: int) -> tuple[V, V]:
         """(data, dims) pointers of input ``index``."""
         if index not in self.inputs:
             b = self.b
-            ref = self.require_ptr(self.call("recv_input", PTR, b.const(index, I32)))
+            ref = self.require_ptr(self.call("recv_input", PTR, self.input_number(index)))
             self.inputs[index] = (b.load(PTR, ref), b.load(PTR, b.gep(ref, 16, I8)))
         return self.inputs[index]
 
@@ -171,7 +174,11 @@ class Launch:
 
 
 class BodyEmitter(RunEmitter):
-    """Emits one body. ``arg_index[i]`` is the RAL input of parameter i (-1: a prepared entry)."""
+    """Emits one body. ``arg_index[i]`` is the RAL input of parameter i (-1: a prepared entry).
+
+    prepare: the body makes a prepared entry. It is told at run time which one, and which RAL input each of its own inputs is, so that
+    entries of equal structure share it: ``i32 name(ctx, api, i32 number, i32 input0, ...)``.
+    """
 
     def __init__(
         self,
@@ -182,17 +189,18 @@ class BodyEmitter(RunEmitter):
         arg_index: Sequence[int],
         checks: CheckTable,
         *,
-        prepare_index: int | None = None,
+        prepare: bool = False,
         first_arena_slot: int = 0,
         pooled_only: bool = False,
     ) -> None:
-        super().__init__(name, [("ctx", PTR), ("api", PTR)])
+        told = [("number", I32), *((f"input{i}", I32) for i in range(len(arg_index)))] if prepare else []
+        super().__init__(name, [("ctx", PTR), ("api", PTR), *told])
         self.fn = fn
         self.launches = launches
         self.buffers = buffers
         self.arg_index = arg_index
         self.checks = checks
-        self.prepare_index = prepare_index
+        self.prepare = prepare
         self.first_arena_slot = first_arena_slot
         self.pooled_only = pooled_only
         self.pointers: dict[Buffer, V] = {}
@@ -201,6 +209,9 @@ class BodyEmitter(RunEmitter):
         self.scalars = HostScalars(self.b, self.dims, self._load_scalar)
         self.prepared_buffers: dict[int, Buffer] = {}
         self.epoch = 0
+
+    def input_number(self, index: int) -> V:
+        return self.b.params[3 + index] if self.prepare else super().input_number(index)
 
     # -- memory -----------------------------------------------------------------------------------------------
 
@@ -246,9 +257,9 @@ class BodyEmitter(RunEmitter):
 
     def _alloc_output(self, index: int, value: Value) -> V:
         b = self.b
-        if self.prepare_index is not None:
+        if self.prepare:
             size = self.dims.i64(value.tensor.num_elements() * value.dtype.bytes)
-            return self.require_ptr(self.call("prepare_alloc", PTR, b.const(self.prepare_index, I32), size))
+            return self.require_ptr(self.call("prepare_alloc", PTR, b.params[2], size))
         dims = self._dims_array(value)
         return self.require_ptr(
             self.call("alloc_output", PTR, b.const(index, I32), b.const(value.rank, I32), dims)
@@ -406,7 +417,7 @@ class BodyEmitter(RunEmitter):
         b = self.b
         for plan in self.buffers.outputs:
             index = b.const(plan.index, I32)
-            if plan.how == "alias" and self.prepare_index is None:
+            if plan.how == "alias" and not self.prepare:
                 dims = self._dims_array(plan.value)
                 rank = b.const(plan.value.rank, I32)
                 arg = b.const(self.arg_index[plan.arg], I32)
@@ -419,7 +430,7 @@ class BodyEmitter(RunEmitter):
                 source = plan.source or self.buffers.places[plan.value]
                 target = self._alloc_output(plan.index, plan.value)
                 emit_copy(b, target, self.pointer(source), self.dims.i64(plan.value.tensor.num_elements() * plan.value.dtype.bytes))
-        if self.prepare_index is None:
+        if not self.prepare:
             for plan in self.buffers.outputs:
                 self.require_zero(self.call("send_output", I32, b.const(plan.index, I32)))
 
@@ -477,18 +488,18 @@ def emit_query(n_prepared: int, n_segments: int) -> FnBuilder:
     return b
 
 
-def emit_dispatcher(name: str, targets: Sequence[str]) -> FnBuilder:
-    """``i32 name(ctx, api, i32 index)``: calls ``targets[index](ctx, api)``."""
+def emit_dispatcher(name: str, targets: Sequence[tuple[str, Sequence[int]]]) -> FnBuilder:
+    """``i32 name(ctx, api, i32 index)``: calls ``targets[index]``, a function and the i32 arguments that it takes after ``(ctx, api)``."""
     b = FnBuilder(name, [("ctx", PTR), ("api", PTR), ("index", I32)], I32, linkage="internal")
     ctx, api, index = b.params
 
-    def case(target: str):
+    def case(target: str, more: Sequence[int]):
         def run() -> None:
-            b.ret(b.call(target, I32, [ctx, api], declare=False))
+            b.ret(b.call(target, I32, [ctx, api, *(b.const(x, I32) for x in more)], declare=False))
 
         return run
 
-    b.switch(index, {i: case(t) for i, t in enumerate(targets)}, lambda: b.ret(b.const(INTERNAL, I32)))
+    b.switch(index, {i: case(*t) for i, t in enumerate(targets)}, lambda: b.ret(b.const(INTERNAL, I32)))
     return b
 
 

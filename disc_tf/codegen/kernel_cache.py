@@ -177,6 +177,16 @@ def _array(x: np.ndarray) -> tuple:
     return ("array", x.dtype.str, x.shape, not any(x.strides), x_bytes)
 
 
+def structure_of(fusion: Fusion, ctx: EmitContext) -> tuple | None:
+    """The key of a fusion; None if something in it has no place in a key."""
+    try:
+        key = _Key(fusion, ctx).key
+        hash(key)
+    except (_NoKey, TypeError):
+        return None
+    return key
+
+
 @dataclasses.dataclass
 class _Known:
     """An emitted fusion: the environment and the answers that its code holds for."""

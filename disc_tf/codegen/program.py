@@ -36,10 +36,11 @@ from disc_tf.codegen.host import (
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
 from disc_tf.codegen.kernel_cache import KernelCache
 from disc_tf.codegen.llvm import ModuleText
+from disc_tf.codegen.prepare import PrepareCall, prepare_function, prepare_key
 from disc_tf.fusion.plan import make_plan
-from disc_tf.fusion.types import Fusion, Plan, PrepareEntry
+from disc_tf.fusion.types import Fusion, Plan
 from disc_tf.fusion.views import of_value
-from disc_tf.ir.core import ArgInfo, Function, Op, Value, clone_block
+from disc_tf.ir.core import Function, Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS, can_host
@@ -114,6 +115,8 @@ class _TargetProgram:
         self.module = ModuleText()
         self.checks = CheckTable()
         self.table = PrepareTable()
+        self.calls: list[PrepareCall] = []  # one per entry of the table
+        self._prepare_code: dict[tuple, tuple[str, list[tuple[list[str], list[int]]]]] = {}
         self.kernel_nodes: dict[str, dict[str, None]] = {}
         self.cache = KernelCache(verify_cache)
         self.launches: list[KernelInfo] = []
@@ -172,11 +175,11 @@ class _TargetProgram:
 
     def body(
         self, name: str, fn: Function, fusions: Sequence[Fusion], args: Sequence[int], params: Mapping[Value, int],
-        *, prepare_index: int | None = None,
+        *, prepare: bool = False,
     ) -> tuple[Buffers, list[Launch]]:
         """Emit one body; returns its buffers and launches. ``args[i]`` is the RAL input of parameter i, -1 for a prepared one."""
         # A function of `prepare` runs once: nothing in it is prepared in turn.
-        ctx = EmitContext(self.target, fn.env, params if prepare_index is None else {}, self.table)
+        ctx = EmitContext(self.target, fn.env, {} if prepare else params, self.table)
         launches = []
         for fusion in split_host(fusions):
             self.budget.check(f"code for {self.target.name}")
@@ -198,8 +201,7 @@ class _TargetProgram:
             assert buffer.content is not None
             add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
         emitter = BodyEmitter(
-            name, fn, launches, buffers, args, self.checks, prepare_index=prepare_index, first_arena_slot=0,
-            pooled_only=self.profile,
+            name, fn, launches, buffers, args, self.checks, prepare=prepare, first_arena_slot=0, pooled_only=self.profile
         )
         self.module.add(emitter.emit())
         return buffers, launches
@@ -234,34 +236,51 @@ class _TargetProgram:
                 self.checks,
             )
         )
-        self.module.add(emit_dispatcher("segment", ["segment_0"]))
-        names = []
+        self.module.add(emit_dispatcher("segment", [("segment_0", ())]))
         for k in range(len(self.table.entries)):
-            names.append(f"prepare_{k}")
-            self._prepare(names[-1], k)
-        if names:
-            self.module.add(emit_dispatcher("prepare", names))
-        self.module.add(emit_query(len(names), 1))
+            self.calls.append(self._prepare(k, args))
+        if self.calls:
+            self.module.add(emit_dispatcher("prepare", [(c.symbol, (k, *c.args)) for k, c in enumerate(self.calls)]))
+        self.module.add(emit_query(len(self.calls), 1))
         return self.module.text()
 
     # -- prepare ----------------------------------------------------------------------------------------------
 
-    def _prepare(self, name: str, k: int) -> None:
-        entry = self.table.entries[k]
-        fn, args = prepare_function(self.source, entry, self.table.params[k])
-        plan = make_plan(fn)
-        self.body(name, fn, plan.fusions, args, positions(fn), prepare_index=k)
+    def _prepare(self, k: int, arg_index: Sequence[int]) -> PrepareCall:
+        """The code of entry ``k``; entries that differ in their arguments alone share it."""
+        main = self.source.uniform.function
+        fn, args = prepare_function(main, self.source.prepare, arg_index, self.table.entries[k], self.table.params[k])
+        key = prepare_key(fn, self.target)
+        number = {op: i for i, op in enumerate(fn.body.ops)}
+        if key is None or key not in self._prepare_code:
+            name = f"prepare_{k}"
+            _, launches = self.body(name, fn, make_plan(fn).fusions, range(len(args)), positions(fn), prepare=True)
+            made = [
+                ([kernel.symbol for v in x.variants for kernel in v.kernels if isinstance(kernel, Kernel)],
+                 [number[op] for op in x.step.fusion.ops])
+                for x in launches
+            ]  # fmt: skip
+            if key is None:
+                return PrepareCall(name, args)
+            self._prepare_code[key] = name, made
+        name, made = self._prepare_code[key]
+        for symbols, ops in made:
+            nodes = dict.fromkeys(n for i in ops for n in fn.body.ops[i].loc)
+            for symbol in symbols:
+                self.kernel_nodes[symbol].update(nodes)
+        return PrepareCall(name, args)
 
     def prepared_specs(self) -> list[PreparedSpec]:
         """What this target's `prepare` makes. The hash covers all that decides an entry's bytes: the text of its function names kernels and
         constants by their content."""
         out = []
-        for k, entry in enumerate(self.table.entries):
-            _, args = prepare_function(self.source, entry, self.table.params[k])
+        for entry, call in zip(self.table.entries, self.calls, strict=True):
+            args = tuple(dict.fromkeys(call.args))
             layout = "_".join(map(str, entry.layout))
             described = f"{layout} {[(str(a.extent), str(a.stride)) for a in entry.view.axes]} {entry.view.offset}"
-            code = hashlib.sha256(f"{self.target.name} {described} {self.module.definition(f'prepare_{k}')}".encode()).digest()
-            out.append(PreparedSpec(tuple(dict.fromkeys(a for a in args if a >= 0)), layout, code))
+            described += f" {[args.index(a) for a in call.args]} {self.module.definition(call.symbol).replace(call.symbol, 'prepare')}"
+            code = hashlib.sha256(f"{self.target.name} {described}".encode()).digest()
+            out.append(PreparedSpec(args, layout, code))
         return out
 
 
@@ -316,79 +335,6 @@ def symbol_epochs(launches: Sequence[Launch]) -> dict[str, int]:
             if op.name == "disc.bind_dim":
                 epochs[op.attrs["symbol"]] = len(epochs) + 1
     return epochs
-
-
-def prepare_function(source: ProgramInput, entry: PrepareEntry, param: int) -> tuple[Function, list[int]]:
-    """The function that makes a prepared entry, and the RAL inputs of its parameters.
-
-    The entry's view is of main's parameter ``param``: a constant (then the function has one parameter), or a prepared parameter (then it is
-    the part of "prepare" that makes it). A panel layout adds the packing op.
-    """
-    main = source.uniform.function
-    info = main.args[param]
-    arg_index = argument_indices(main)
-    fn = Function("prepare_entry")
-    if info.kind == "prepared":
-        prepare = source.prepare
-        if prepare is None:
-            raise ProgramError(f"parameter {info.name} is prepared, but there is no prepare function")
-        which = [i for i, a in enumerate(main.args) if a.kind == "prepared"].index(param)
-        mapping: dict[Value, Value] = {}
-        fn.body = clone_block(prepare.body, mapping)
-        fn.args = list(prepare.args)
-        value = fn.body.results[which]
-        fn.body.terminator.set_operands([value])
-        _drop_dead(fn)
-        by_name = {(a.name, a.tensor): arg_index[i] for i, a in enumerate(main.args)}
-        args = [by_name[a.name, a.tensor] for a in fn.args]
-    else:
-        value = fn.add_arg(main.params[param].tensor, ArgInfo(info.name, "const", info.digest, info.tensor))
-        fn.body.append(Op("return", [value]))
-        args = [arg_index[param]]
-    if entry.layout != ("plain",) or entry.view.source is None or not _is_whole(entry, value):
-        view = dataclasses.replace(entry.view, source=value)
-        pack = Op("disc.pack", [value], [packed_type(entry, value)], {"view": view, "layout": entry.layout})
-        fn.body.insert_before(fn.body.terminator, pack)
-        fn.body.terminator.set_operands([pack.result])
-    return fn, args
-
-
-def _is_whole(entry: PrepareEntry, value: Value) -> bool:
-    return entry.view.offset == Dim.of(0) and entry.view.axes == of_value(value).axes
-
-
-def packed_type(entry: PrepareEntry, value: Value) -> TensorType:
-    """The type of a packed constant: elements of the source's dtype, panels zero-filled to their width."""
-    layout = entry.layout
-    if len(layout) == 1:  # plain
-        return TensorType(value.dtype, entry.view.dims)
-    k = Dim.of(1)
-    *rest, n = entry.view.dims
-    for d in rest:
-        k = k * d
-    width = layout[1]
-    return TensorType.of(value.dtype, [((n + (width - 1)) // width) * width * k])
-
-
-def _drop_dead(fn: Function) -> None:
-    """Keep what the results need; parameters that nothing uses go too."""
-    needed: set[Op] = set()
-    work = [v.op for v in fn.results if v.op is not None]
-    while work:
-        op = work.pop()
-        if op in needed:
-            continue
-        needed.add(op)
-        work += [v.op for v in op.operands if v.op is not None]
-    dead = [op for op in fn.body.ops if op not in needed and op.name != "return"]
-    for op in reversed(dead):
-        op.set_operands(())
-    fn.body.set_ops(op for op in fn.body.ops if op in needed or op.name == "return")
-    keep = [i for i, p in enumerate(fn.body.params) if p.uses]
-    fn.args = [fn.args[i] for i in keep]
-    fn.body.params = [fn.body.params[i] for i in keep]
-    for i, p in enumerate(fn.body.params):
-        p.index = i
 
 
 def compile_program(
