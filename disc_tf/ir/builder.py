@@ -375,6 +375,26 @@ class Builder:
         result = None if dtype is None else [TensorType(dtype, ())]
         return self.create("dot_general", [a, b], attrs, (), result).result
 
+    def convolution(
+        self, x: Value, w: Value, *, strides: Sequence[int] | None = None, padding_low: Iterable[DimLike] | None = None,
+        padding_high: Iterable[DimLike] | None = None, lhs_dilation: Sequence[int] | None = None,
+        rhs_dilation: Sequence[int] | None = None, groups: int = 1, dims: Sequence[DimLike] | None = None,
+    ) -> Value:  # fmt: skip
+        """``x[batch, spatial..., channels]`` by ``w[spatial..., channels / groups, features]``; strides and dilations default to 1, padding
+        to 0. `dims`: the result's extents where the creator knows plainer expressions for them."""
+        ones = (1,) * (x.rank - 2)
+        zeros = (0,) * len(ones)
+        attrs = {
+            "window_strides": tuple(strides or ones),
+            "padding_low": _dims(padding_low if padding_low is not None else zeros),
+            "padding_high": _dims(padding_high if padding_high is not None else zeros),
+            "lhs_dilation": tuple(lhs_dilation or ones),
+            "rhs_dilation": tuple(rhs_dilation or ones),
+            "feature_group_count": groups,
+        }
+        result = None if dims is None else [TensorType.of(x.dtype, dims)]
+        return self.create("convolution", [x, w], attrs, (), result).result
+
     def scan(
         self, x: Value, dimension: int, kind: str, reverse: bool = False, exclusive: bool = False
     ) -> Value:

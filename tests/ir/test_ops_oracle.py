@@ -270,6 +270,13 @@ for _dtype in (*FLOATS, I32, U8):
             b.scan(x, d, kind, **o) for d, kind in [(0, "add"), (1, "mul"), (1, "max"), (0, "min")]
         ], integers(1, 4))  # fmt: skip
 
+for _dtype in (*FLOATS, I32):
+    add(f"convolution-{_dtype}", [(_dtype, [n, m, 5, 4]), (_dtype, [3, 2, 4, 6]), (_dtype, [3, 2, 1, 8])], lambda b, x, w, d: [
+        b.convolution(x, w), b.convolution(x, d, groups=4, padding_low=[2, k], padding_high=[1, 0]),
+        b.convolution(x, w, strides=[2, 1], padding_low=[1, 1], padding_high=[2, 1], rhs_dilation=[1, 3]),
+        b.convolution(x, w, strides=[1, 2], padding_low=[2, 0], padding_high=[2, 3], lhs_dilation=[2, 3]),
+    ], integers(-3, 4))  # fmt: skip
+
 
 def argmax(b: Builder, x: Value, axis: int) -> list[Value]:
     scalars = [TensorType(x.dtype, ()), TensorType(I32, ())]

@@ -68,6 +68,11 @@ CASES = [
     ("fori", newton, [("b, s", F)]),
     ("while", until, [("b", F)]),
     ("max_pool", lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 2), (1, 2), "VALID"), [("b, s", F)]),
+    (
+        "convolution",
+        lambda x, w: lax.conv_general_dilated(x, w, (1, 2), ((1, 0), (2, 1)), rhs_dilation=(2, 1), feature_group_count=2),
+        [("b, 4, 6, 5", F), ("6, 2, 2, 3", F)],
+    ),
     ("mean", lambda x: x.sum() / x.size + x.shape[0], [("b, s", F)]),
     ("dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, i), (1, 2)), [("b, 5", F), ("", I)]),
     ("bf16", lambda x: x + jnp.array([1, np.inf, 3], jnp.bfloat16), [("b, 3", jnp.bfloat16)]),

@@ -447,6 +447,25 @@ def _dot_general(x: _FunctionExporter, op: Op) -> None:
     )
 
 
+@_handles("convolution")
+def _convolution(x: _FunctionExporter, op: Op) -> None:
+    a = op.attrs
+    low, high = x.static(a["padding_low"], op), x.static(a["padding_high"], op)
+    if low is None or high is None:
+        x.custom_call(op)
+        return
+    window = [str(k) for k in range(len(low))]
+    data, kernel = ", ".join(["b", *window, "f"]), ", ".join([*window, "i", "o"])
+    strides, lhs, rhs = (f"{n} = {array(a[n])}" for n in ("window_strides", "lhs_dilation", "rhs_dilation"))
+    x.plain(
+        op,
+        "stablehlo.convolution",
+        f"dimension_numbers = #stablehlo.conv<[{data}]x[{kernel}]->[{data}]>, {strides}, {lhs}, {rhs}, padding = {pairs(low, high)}, "
+        f"feature_group_count = {a['feature_group_count']} : i64, batch_group_count = 1 : i64, "
+        "precision_config = [#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]",
+    )
+
+
 @_handles("disc.topk")
 def _topk(x: _FunctionExporter, op: Op) -> None:
     k = x.known(op.attrs["k"])

@@ -466,6 +466,33 @@ def _dot_general(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
     ]  # fmt: skip
 
 
+@_handles("stablehlo.convolution")
+def _convolution(x: _Importer, op: Any, operands: list[Value]) -> list[Value]:
+    """Any dimension numbers: transposes bring operands and result to channels last."""
+    n = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial = tuple(n.input_spatial_dimensions)
+    if "batch_group_count" in op.attributes and _int(op, "batch_group_count") != 1:
+        raise StableHLOError("convolution with batch_group_count other than 1")
+    if any(np.array(op.attributes["window_reversal"]).tolist() if "window_reversal" in op.attributes else ()):
+        operands = [operands[0], x.b.reverse(operands[1], tuple(n.kernel_spatial_dimensions))]
+    lhs = _permuted(x, operands[0], (n.input_batch_dimension, *spatial, n.input_feature_dimension))
+    kernel = (*n.kernel_spatial_dimensions, n.kernel_input_feature_dimension, n.kernel_output_feature_dimension)
+    rhs = _permuted(x, operands[1], kernel)
+    ones = (1,) * len(spatial)
+    low, high = _padding(op, len(spatial))
+    out = x.b.convolution(
+        lhs, rhs, strides=_ints(op, "window_strides", ones), padding_low=low, padding_high=high,
+        lhs_dilation=_ints(op, "lhs_dilation", ones), rhs_dilation=_ints(op, "rhs_dilation", ones),
+        groups=_int(op, "feature_group_count"),
+    )  # fmt: skip
+    placed = (n.output_batch_dimension, *n.output_spatial_dimensions, n.output_feature_dimension)
+    return [_permuted(x, out, tuple(placed.index(k) for k in range(len(placed))))]
+
+
+def _permuted(x: _Importer, v: Value, order: tuple[int, ...]) -> Value:
+    return v if order == tuple(range(len(order))) else x.b.transpose(v, order)
+
+
 # ---- control ---------------------------------------------------------------------------------------------------------
 
 
