@@ -24,6 +24,7 @@ from disc_tf.frontend.hints import parse_hints
 from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
 from disc_tf.frontend.load import load
 from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
+from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.options import Options
 from disc_tf.report import ClusterReport, KernelReport, LeftOut, Report
 from disc_tf.version import __version__
@@ -183,8 +184,6 @@ def _failed(entry: ClusterReport, reason: str) -> ClusterReport:
 
 def _flops(imported: Imported) -> Any:
     """Multiply-adds of all contractions times two, as an expression in the argument dims."""
-    from disc_tf.ir.dims import Dim, DimTooComplex
-
     total = Dim.of(0)
     for op in imported.main.body.ops:
         if op.name != "dot_general":

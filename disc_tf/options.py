@@ -20,8 +20,6 @@ class OptionError(ValueError):
 
 def _option(default: Any, doc: str, *, flag: str = "", metavar: str = "", choices: tuple[str, ...] = ()) -> Any:
     meta = {"doc": doc, "flag": flag, "metavar": metavar, "choices": choices}
-    if isinstance(default, (list, dict, tuple)) and not isinstance(default, tuple):
-        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=meta)
     return dataclasses.field(default=default, metadata=meta)
 
 
@@ -47,9 +45,6 @@ class Options:
     fuel: int = _option(-1, "compile at most this many clusters (-1: all), for bisecting", flag="--fuel", metavar="N")
     keep_control: bool = _option(
         False, "keep nodes that only control edges reach from the outputs' side", flag="--keep-control"
-    )
-    fast_math: bool = _option(
-        False, "allow reassociation and contraction of floating-point code (results may differ)", flag="--fast-math"
     )
     strict: bool = _option(False, "fail if anything that should compile does not", flag="--strict")
     verify_passes: bool = _option(False, "run the IR verifier between all passes", flag="--verify-passes")

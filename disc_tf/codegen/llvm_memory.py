@@ -104,10 +104,6 @@ class Memory(Arithmetic):
         self._declare(name, f"declare void @{name}(ptr, i32, i32, i32)")
         self._effect(f"call void @{name}(ptr {p.name}, i32 {int(write)}, i32 {locality}, i32 1)")
 
-    def atomic_umin(self, p: V, value: V) -> None:
-        """*p = min(*p, value), unsigned, atomically: the first-error cell."""
-        self._emit(value.ty, f"atomicrmw umin ptr {p.name}, {value!r} monotonic")
-
     # -- vectors ----------------------------------------------------------------------------------------------
 
     def splat(self, x: V, lanes: int) -> V:

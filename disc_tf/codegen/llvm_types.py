@@ -30,10 +30,6 @@ class Ty:
         self.suffix = suffix  # how the type is spelled in an intrinsic's name: v8f32, i64, p0
 
     @property
-    def is_vector(self) -> bool:
-        return self.lanes > 1
-
-    @property
     def is_float(self) -> bool:
         return self.kind == "f"
 

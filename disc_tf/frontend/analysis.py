@@ -26,6 +26,7 @@ from disc_tf.ir.types import DType, TensorType
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.lower import lower_node
+from disc_tf.lowering.registry import rule_for
 
 #: content of constants up to this size is decoded for the rules; larger ones are known by type and digest only
 MAX_CONTENT_BYTES = 64 << 10
@@ -247,8 +248,6 @@ class _Walk:
             return Reason("VARIABLE", "variables are read in TensorFlow")
         if e.code == "OP" or not any(a is None for a in args):
             return Reason(LOWERING_CODES.get(e.code, e.code), e.message)
-        from disc_tf.lowering.registry import rule_for
-
         try:
             rule_for(node.op)
         except Unsupported as no_rule:

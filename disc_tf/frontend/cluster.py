@@ -226,7 +226,7 @@ def _assert_outside(
     return ""
 
 
-def effective_preds(graph: Graph, node: Node, compiled: set[str], hard: dict[str, frozenset[str]]) -> list[str]:
+def effective_preds(node: Node, compiled: set[str], hard: dict[str, frozenset[str]]) -> list[str]:
     """The nodes before this one, once compiled nodes have moved into clusters: data edges, and what control edges stand for."""
     preds = [name for name, _ in node.inputs]
     for name in node.controls:
@@ -242,7 +242,7 @@ def _closure(graph: Graph, roots: Iterable[str], compiled: set[str], hard: dict[
     work = list(dict.fromkeys(roots))
     seen = set(work)
     while work:
-        for name in effective_preds(graph, graph[work.pop()], compiled, hard):
+        for name in effective_preds(graph[work.pop()], compiled, hard):
             if name not in seen:
                 seen.add(name)
                 work.append(name)
@@ -252,13 +252,12 @@ def _closure(graph: Graph, roots: Iterable[str], compiled: set[str], hard: dict[
 def _items(
     analysis: Analysis, order: Sequence[Node], compiled: set[str], hard: dict[str, frozenset[str]], fetched: set[str]
 ) -> list[Item]:
-    graph = analysis.graph
     index = {node.name: i for i, node in enumerate(order)}
     items: list[Item] = []
     for at, node in enumerate(order):
         inside = node.name in compiled
         # a back edge of a legacy loop points forward here and says nothing about order
-        preds = [i for i in map(index.__getitem__, effective_preds(graph, node, compiled, hard)) if i < at]
+        preds = [i for i in map(index.__getitem__, effective_preds(node, compiled, hard)) if i < at]
         slow = not inside and node.op not in SOURCES and _slow(node)
         source = not inside and not preds and (node.op in SOURCES) and not slow
         items.append(

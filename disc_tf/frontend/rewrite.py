@@ -127,7 +127,7 @@ class _Rewrite:
         """Control inputs of a node outside: edges as they were, or the hard nodes that they stand for."""
         node = self.graph[name]
         data = {source for source, _ in node.inputs}
-        preds = effective_preds(self.graph, node, self.clustering.compiled, self.clustering.hard)
+        preds = effective_preds(node, self.clustering.compiled, self.clustering.hard)
         controls = [p for p in preds if p not in data or p in node.controls]
         return list(dict.fromkeys(self.owner[p].name if p in self.owner else p for p in controls))
 

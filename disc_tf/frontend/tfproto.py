@@ -16,9 +16,6 @@ from google.protobuf.message import DecodeError
 
 from disc_tf.frontend.errors import GraphError
 
-#: protobuf cannot hold more in one message
-MAX_BYTES = (1 << 31) - 1
-
 
 @functools.cache
 def _pool() -> descriptor_pool.DescriptorPool:

@@ -62,7 +62,7 @@ class View:
         """The view with axes ``order`` (a permutation or a subset; left-out axes are at index 0)."""
         return dataclasses.replace(self, axes=tuple(self.axes[i] for i in order))
 
-    def slice(self, starts: Sequence[Dim], limits: Sequence[Dim], strides: Sequence[Dim], dims: Sequence[Dim]) -> View:
+    def slice(self, starts: Sequence[Dim], strides: Sequence[Dim], dims: Sequence[Dim]) -> View:
         """Elements ``starts[i] + j * strides[i]`` along each axis; ``dims`` are the resulting extents."""
         offset, axes = self.offset, []
         for a, start, step, extent in zip(self.axes, starts, strides, dims, strict=True):
@@ -144,7 +144,7 @@ def apply_op(op: Op, view: View, env: ShapeEnv) -> View | None:
     if op.name == "broadcast_in_dim":
         return view.broadcast(dims, op.attrs["broadcast_dimensions"], env)
     if op.name == "slice":
-        return view.slice(op.attrs["starts"], op.attrs["limits"], op.attrs["strides"], dims)
+        return view.slice(op.attrs["starts"], op.attrs["strides"], dims)
     if op.name == "reverse":
         return view.reverse(op.attrs["dimensions"])
     return None

@@ -258,16 +258,6 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(region)
 
 
-def symbols_of(values: Iterable[Value]) -> set[str]:
-    """All symbols in the types of ``values``."""
-    out: set[str] = set()
-    for v in values:
-        if isinstance(v.type, TensorType):
-            for d in v.type.dims:
-                out |= d.symbols()
-    return out
-
-
 #: monoid of a reduce/reduce_window/scatter region by the name of its single combining op
 _MONOID_OPS = {"add": "add", "multiply": "mul", "maximum": "max", "minimum": "min", "and": "and", "or": "or"}
 

@@ -104,10 +104,6 @@ class ShapeEnv(Simplifier):
             return self.assume_eq(key, low)
         return True
 
-    def assume_nonneg(self, dim: DimLike) -> bool:
-        """From here on `dim >= 0`."""
-        return self.set_range(dim, 0, None)
-
     def set_likely(self, symbol: DimLike, values: Iterable[int]) -> None:
         """Values that `symbol` is expected to take; a preference for code versions, never a fact."""
         name = Dim.of(symbol).symbol

@@ -141,10 +141,6 @@ class LoweringContext:
             value = parts[0] if len(parts) == 1 else self.b.concatenate(parts, 0)
         return self.set_dims(value, known)
 
-    def dims_like(self, dims: Sequence[DimLike], like: Value) -> Value:
-        """``dims`` as a tensor of ``like``'s rank (0 or 1) and dtype."""
-        return self.dim(dims[0], like.dtype) if like.rank == 0 else self.from_dims(dims, like.dtype)
-
     def fresh_dim(self, scalar: Value) -> Dim:
         """The value of an integer scalar as a dim: its symbolic content if known, else a fresh symbol bound to it.
 

@@ -227,7 +227,7 @@ def roll(ctx: LoweringContext, _node: NodeView, x: Value, shift: Value, axis: Va
 # ---- blocks of space and depth ---------------------------------------------------------------------------
 
 
-def _blocks(ctx: LoweringContext, node: NodeView, x: Value) -> int:
+def _blocks(node: NodeView, x: Value) -> int:
     if node.attr("data_format", "NHWC") != "NHWC":
         raise Unsupported("ATTR", f"{node.op} with data_format {node.attr('data_format')}")
     if x.rank != 4:
@@ -244,7 +244,7 @@ def _divided(ctx: LoweringContext, d: Dim, by: int, what: str) -> Dim:
 @lowering("SpaceToDepth", dtypes=NUMBERS, limits="NHWC")
 def space_to_depth(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     """``[n, h, w, c] -> [n, h/s, w/s, s*s*c]``."""
-    s = _blocks(ctx, node, x)
+    s = _blocks(node, x)
     n, h, w, c = x.dims
     rows, columns = _divided(ctx, h, s, "Image height"), _divided(ctx, w, s, "Image width")
     x = ctx.b.reshape(x, [n, rows, s, columns, s, c])
@@ -255,7 +255,7 @@ def space_to_depth(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
 @lowering("DepthToSpace", dtypes=NUMBERS, limits="NHWC")
 def depth_to_space(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     """``[n, h, w, s*s*c] -> [n, h*s, w*s, c]``."""
-    s = _blocks(ctx, node, x)
+    s = _blocks(node, x)
     n, h, w, c = x.dims
     depth = _divided(ctx, c, s * s, "Input depth dimension")
     x = ctx.b.reshape(x, [n, h, w, s, s, depth])

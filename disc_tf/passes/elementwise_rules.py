@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from disc_tf.ir.core import Op, Value
+from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType
 from disc_tf.passes.rewriter import UNARY, Rewriter, is_elementwise, splat_of, table, words
 
@@ -180,13 +181,11 @@ def compare_dims(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     return None if answer is None else [rw.constant(np.array(answer))]
 
 
-def dim_of(v: Value):
+def dim_of(v: Value) -> Dim | None:
     """The dim that an integer scalar is: of ``disc.dim`` or of a constant, through exact converts; None if not known.
 
     A dim in i32 is taken to fit: every extent that TF hands out as int32 does (TF raises otherwise).
     """
-    from disc_tf.ir.dims import Dim
-
     for _ in range(8):
         op = v.op
         if op is None or not v.dtype.is_int:

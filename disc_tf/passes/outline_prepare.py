@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, replace_all_uses
+from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_block, replace_all_uses
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.dce import eliminate
@@ -49,7 +49,7 @@ def outline(module: Module, growth: int = 2) -> int:
     if not frontier:
         return 0
     results = sorted(frontier, key=lambda v: v.uid)
-    prepare = _extract(main, weights, made, results)
+    prepare = _extract(main, weights, results)
     module.add(prepare)
     for i, v in enumerate(results):
         param = main.add_arg(v.tensor, ArgInfo(f"prepared{i}", "prepared"))
@@ -74,7 +74,7 @@ def _weight_values(fn: Function, weights: set[Value], growth: int) -> dict[Op, b
     return made
 
 
-def _extract(main: Function, weights: set[Value], made: dict[Op, bool], results: list[Value]) -> Function:
+def _extract(main: Function, weights: set[Value], results: list[Value]) -> Function:
     needed: set[Op] = set()
     stack = [v.op for v in results]
     while stack:
@@ -101,8 +101,6 @@ def _extract(main: Function, weights: set[Value], made: dict[Op, bool], results:
 
 
 def _clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
-    from disc_tf.ir.core import clone_block
-
     regions = [clone_block(r, dict(mapping)) for r in op.regions]
     copy = Op(op.name, [mapping[v] for v in op.operands], [op.result.type], dict(op.attrs), regions, op.loc)
     copy.result.hint = op.result.hint

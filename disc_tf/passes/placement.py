@@ -6,8 +6,6 @@ is a set of ops, not an attribute: the op set is closed, and a scalar that kerne
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.rewriter import words
@@ -35,12 +33,9 @@ def can_host(op: Op) -> bool:
     return all(is_host_scalar(v) for v in op.operands)
 
 
-def host_ops(fn: Function, available: Callable[[Value], bool] | None = None) -> set[Op]:
-    """Effects, and the scalar ops that they need (as far back as the host can compute; beyond that it loads a scalar).
-
-    An op is only taken to the host if it depends on dims, constants and host parameters alone, or if it is the scalar
-    tail (compare, and, convert ...) of a check on a value that kernels make.
-    """
+def host_ops(fn: Function) -> set[Op]:
+    """Effects, and the scalar ops that they need, as far back as the host can compute; beyond that it loads a scalar that a kernel made or
+    that is an argument."""
     out: set[Op] = {op for op in fn.body.ops if op.name in EFFECTS}
     stack = [v for op in out for v in op.operands]
     while stack:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from disc_tf.ir.core import Block, Function, Module, Op, Value, clone_block, walk
+from disc_tf.ir.core import Function, Module, Op, Value, clone_block, walk
 from disc_tf.ir.dims import Atom, Dim, dmin
 from disc_tf.ir.shape_env import ShapeEnv
-from disc_tf.ir.types import TensorType
 from disc_tf.passes.elementwise_rules import dim_of
 from disc_tf.passes.rewriter import dims_of_op
 from disc_tf.passes.shape_simplifier import simplify_shapes
@@ -240,9 +239,4 @@ def implied_by(pred: Value) -> Iterator[tuple[Dim, Dim]]:
             return
 
 
-def block_symbols(block: Block) -> set[str]:
-    """All symbols that the types of a block's parameters name."""
-    return {s for p in block.params if isinstance(p.type, TensorType) for d in p.type.dims for s in d.symbols()}
-
-
-__all__ = ["ShapeEnv", "SpecializedModule", "clone_function", "clone_module", "implied_by", "specialize_broadcast", "wanted_equalities"]
+__all__ = ["SpecializedModule", "clone_function", "clone_module", "implied_by", "specialize_broadcast", "wanted_equalities"]

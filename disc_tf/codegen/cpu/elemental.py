@@ -93,10 +93,6 @@ class Elemental:
                 stack.pop()
                 result = self.b.remember(key, done.value)
 
-    def vector_at(self, value: Value, index: Indices) -> V:
-        """`at`, splat to the full width."""
-        return self.b.splat(self.at(value, index), self.width)
-
     def _key(self, v: Value, idx: Indices) -> tuple:
         mask = self.mask.name if self.mask is not None else ""
         return (v.uid, mask, *(i.key for i in idx))

@@ -9,7 +9,7 @@ import numpy as np
 
 from disc_tf.codegen.cpu import index as ix
 from disc_tf.codegen.cpu import lane_ops, lanes
-from disc_tf.codegen.cpu.elemental import RULES, CannotInline, Elemental, Indices, Rule, rule
+from disc_tf.codegen.cpu.elemental import CannotInline, Elemental, Indices, Rule, rule
 from disc_tf.codegen.cpu.index import Index
 from disc_tf.codegen.llvm import I1, I64, V, const, int_ty, vec
 from disc_tf.ir.core import Op, Value
@@ -17,15 +17,6 @@ from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType
 
 MAX_TABLE = 1024  # elements of a constant that an emitter writes into the code itself
-
-
-def can_inline(op: Op) -> bool:
-    """Whether the op's elements can be computed inside another kernel."""
-    if len(op.results) != 1:
-        return False
-    if op.name == "constant":
-        return True
-    return op.name in RULES
 
 
 def _op(v: Value) -> Op:

@@ -142,7 +142,7 @@ def emit_loop(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
     space = Space(dims, collapse.groups(dims, fusion.ops, outputs, ctx.env))
     total = product(dims)
     if not space.groups:
-        _emit_scalar(e, space, outputs)
+        _emit_scalar(e, outputs)
         return [Variant(None, (frame.finish(tasks=total),))]
     inner = space.extents[-1]
     linear = len(space.groups) > 1 and _tiny(inner, width)
@@ -196,7 +196,7 @@ def _split_lanes(e: Elemental, i: Index, extents: Sequence[Dim]) -> list[Index]:
     return out[::-1]
 
 
-def _emit_scalar(e: Elemental, space: Space, outputs: Sequence[Value]) -> None:
+def _emit_scalar(e: Elemental, outputs: Sequence[Value]) -> None:
     """Every dim is 1: one element."""
     e.width = 1
     frame, b = e.frame, e.b

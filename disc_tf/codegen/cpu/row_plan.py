@@ -85,7 +85,7 @@ def _stages(region: Region) -> tuple[dict[Value, int], dict[Value, bool]]:
     return stage, row
 
 
-def _costs(region: Region, made: dict[Value, Op], row: dict[Value, bool]) -> dict[Value, int]:
+def _costs(region: Region, row: dict[Value, bool]) -> dict[Value, int]:
     """What it takes to compute each full-level value again from memory."""
     cost: dict[Value, int] = {}
     for op in region.ops:
@@ -101,7 +101,7 @@ def _costs(region: Region, made: dict[Value, Op], row: dict[Value, bool]) -> dic
 def _choose_kept(region: Region, made: dict[Value, Op], stage: dict[Value, int], row: dict[Value, bool],
                  roots: list[list[Value]]) -> list[Value]:
     """Walk down from every pass's roots; the first values of earlier passes that are dear are kept."""
-    cost = _costs(region, made, row)
+    cost = _costs(region, row)
     kept: dict[Value, None] = {}
     for s, pass_roots in enumerate(roots):
         stack, seen = list(pass_roots), set(pass_roots)

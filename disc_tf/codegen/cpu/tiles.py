@@ -9,8 +9,6 @@ from disc_tf.codegen.cpu.target import CpuTarget
 from disc_tf.codegen.llvm import F32, F64, I32, I64, Ty
 from disc_tf.ir.types import DType
 
-#: storage types that a product can read, by IR name
-STORED = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 _ACC_TY: dict[str, Ty] = {"f32": F32, "f64": F64, "i32": I32, "i64": I64}
 
 

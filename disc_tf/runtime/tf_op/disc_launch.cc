@@ -21,7 +21,6 @@ namespace {
 
 constexpr char kOpName[] = "DiscLaunch";
 constexpr int64_t kMaxAbi = DISC_ABI_VERSION;
-constexpr int kMaxRank = 64;
 
 struct StatusDeleter {
   void operator()(TF_Status* s) const { TF_DeleteStatus(s); }
