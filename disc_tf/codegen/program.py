@@ -122,7 +122,6 @@ class _TargetProgram:
         self.launches: list[KernelInfo] = []
         self.arena = ""
         self._canonical: dict[str, str] = {}
-        self._spare_slot = 0
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
@@ -201,7 +200,7 @@ class _TargetProgram:
             assert buffer.content is not None
             add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
         emitter = BodyEmitter(
-            name, fn, launches, buffers, args, self.checks, prepare=prepare, first_arena_slot=0, pooled_only=self.profile
+            name, fn, launches, buffers, args, self.checks, prepare=prepare, pooled_only=self.profile
         )
         self.module.add(emitter.emit())
         return buffers, launches
