@@ -38,7 +38,7 @@ PACKAGES: dict[str, set[str]] = {
     "lowering": {"numpy", "ml_dtypes"},
     "frontend": {"numpy", "google", "tensorflow"},
     "passes": {"numpy", "ml_dtypes"},
-    "fusion": set(),
+    "fusion": {"numpy"},
     "buffers": {"numpy"},
     "runtime": {"numpy"},
     "codegen": {"numpy", "llvmlite"},

@@ -190,6 +190,7 @@ class BodyEmitter(RunEmitter):
         checks: CheckTable,
         *,
         prepare: bool = False,
+        first_arena_slot: int = 0,
         pooled_only: bool = False,
     ) -> None:
         told = [("number", I32), *((f"input{i}", I32) for i in range(len(arg_index)))] if prepare else []
@@ -200,6 +201,7 @@ class BodyEmitter(RunEmitter):
         self.arg_index = arg_index
         self.checks = checks
         self.prepare = prepare
+        self.first_arena_slot = first_arena_slot
         self.pooled_only = pooled_only
         self.pointers: dict[Buffer, V] = {}
         self.slot_offsets: dict[int, tuple[int, V]] = {}
@@ -227,7 +229,7 @@ class BodyEmitter(RunEmitter):
             bound = b.fadd(bound, self.dims.f64(plan.slots[k]))
         fits = b.fcmp("olt", bound, b.const(_MAX_BYTES, F64))
         size = b.select(fits, offset, b.i64(-1))
-        base = self.call("arena", PTR, b.const(epoch, I32), size)
+        base = self.call("arena", PTR, b.const(self.first_arena_slot + epoch, I32), size)
         self.arena_base[epoch] = self.require_ptr(base)
 
     def pointer(self, place: Place) -> V:
@@ -376,7 +378,7 @@ class BodyEmitter(RunEmitter):
         def pooled() -> None:
             self.require_zero(self.call("parallel_for", I32, fn, self.args_frame, tasks, grain, scratch))
 
-        if scratch.const == 0 and not args.kernel.checks and not self.pooled_only:
+        if scratch.const == 0 and not self.pooled_only:
             small = b.icmp("sle", tasks, grain)
 
             def direct() -> None:

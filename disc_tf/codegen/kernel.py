@@ -39,7 +39,7 @@ class Kernel:
     symbol: LLVM name, made of the op names. llvm: the definition(s), self-contained but for `declarations` and `helpers`.
     helpers: symbols of shared helper functions (name -> definition text). buffers: in order of ``args->bufs``. scalars: in order of
     ``args->scalars`` (i64). tasks: the kernel runs ``[begin, end)`` of ``[0, tasks)``. grain: least tasks in a chunk (fewer run on the
-    caller). scratch: bytes per worker. checks: check ids that the kernel may report.
+    caller). scratch: bytes per worker.
     """
 
     symbol: str
@@ -52,7 +52,6 @@ class Kernel:
     declarations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     globals: Mapping[str, str] = dataclasses.field(default_factory=dict)
     helpers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    checks: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -243,14 +243,12 @@ class KernelCache:
 
 
 def _mappable(known: _Known) -> bool:
-    """Whether all that the kernels refer to is named in the key. Check ids are not: kernels that report checks are emitted each time."""
+    """Whether all that the kernels refer to is named in the key."""
     entries = {id(entry) for _, _, entry in known.requests}
     if any(view.source not in known.numbers for view, _, _ in known.requests):
         return False
     for variant in known.variants:
         for k in variant.kernels:
-            if isinstance(k, Kernel) and k.checks:
-                return False
             for b in k.buffers:
                 if isinstance(b, Value) and b not in known.numbers:
                     return False
