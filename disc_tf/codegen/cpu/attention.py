@@ -9,6 +9,8 @@ No [S, S] matrix is ever stored. Sizes are run-time values, 0 and 1 included.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
@@ -110,7 +112,11 @@ class _Attention:
             out_columns * (self.mr * self.out_ty.bytes) + 2 * self.out_tile.lanes * self.out_ty.bytes
         )
         stage = RowStage(score_points, self.qk, self.probs, self.score_tile.lanes)
-        stage.buffers = [frame.scratch_area(pitch_dim * 8 + 64) for _ in stage.crossing]
+        together = next(r for r in (3, 2, 1) if self.mr % r == 0)
+        buffer_bytes = ceildiv(pitch_dim * 8 + 64, 64) * 64
+        stage.buffers = [frame.scratch_area(buffer_bytes * together) for _ in stage.crossing]
+        if stage.crossing:
+            stage.buffer_bytes = frame.dim(buffer_bytes)
         copy_q = not (q.contiguous and q.dtype.bits == self.score_ty.bits)
         if copy_q:
             q_pitch = frame.dim(ceildiv(self.d, 16) * 16 + 16)
@@ -141,18 +147,18 @@ class _Attention:
                 qk_symbol, [left, lda, k_panels, b.i64(nr), b.mul(d, nr), strip, pitch, count, n, d, k_panels]
             )
 
-            def row(i: V, _: list[V]) -> None:
-                line = b.gep(strip, b.mul(i, pitch), self.score_ty)
-                target = b.gep(probs, b.mul(i, pitch), self.out_ty)
-                index = [*lead, *([b.add(first, i)] if score_points.extents[1] else [])]
+            def rows_together(i: V, _: list[V]) -> None:
+                # The strip has room for whole groups: rows beyond `count` hold anything, and nobody reads what becomes of them.
+                starts = [b.mul(b.add(i, r), pitch) for r in range(together)]
+                numbers = [b.smin(b.add(first, b.add(i, r)), b.sub(m, 1)) for r in range(together)]
                 stage.emit(
-                    index,
+                    [[*lead, *([x] if score_points.extents[1] else [])] for x in numbers],
                     n,
-                    self._seed(line, self.qk.dtype, self.score_ty),
-                    lambda x, at: self._store_probs(x, target, at),
+                    [self._seed(b.gep(strip, x, self.score_ty), self.qk.dtype, self.score_ty) for x in starts],
+                    [self._probs_writer(b.gep(probs, x, self.out_ty)) for x in starts],
                 )
 
-            b.loop(0, count, 1, [], row, "row")
+            b.loop(0, count, together, [], rows_together, "rows")
             frame.call(
                 pv_symbol,
                 [
@@ -217,9 +223,13 @@ class _Attention:
 
         return load
 
-    def _store_probs(self, x: V, line: V, at: V) -> None:
+    def _probs_writer(self, line: V) -> Callable[[V, V], None]:
         b = self.b
         dtype = self.probs.dtype
-        if dtype.is_int and dtype.bits < self.out_ty.bits:
-            x = b.sext(x, self.out_ty) if dtype.is_signed else b.zext(x, self.out_ty)
-        b.store(x, b.gep(line, at, self.out_ty))
+
+        def store(x: V, at: V) -> None:
+            if dtype.is_int and dtype.bits < self.out_ty.bits:
+                x = b.sext(x, self.out_ty) if dtype.is_signed else b.zext(x, self.out_ty)
+            b.store(x, b.gep(line, at, self.out_ty))
+
+        return store

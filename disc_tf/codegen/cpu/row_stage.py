@@ -7,23 +7,36 @@ computed from them alone) are scalars.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.cpu import lane_ops, lanes
 from disc_tf.codegen.cpu.points import Points, Row, Seed
-from disc_tf.codegen.llvm import I1, I8, FnBuilder, V, const, vec
+from disc_tf.codegen.llvm import I1, I8, I64, FnBuilder, V, const, vec
 from disc_tf.ir.builder import identity_value
 from disc_tf.ir.core import Op, Value, reduce_kind
 from disc_tf.ir.types import DType
 from disc_tf.passes.rewriter import splat_of
 
-#: vectors in flight: separate accumulators, combined in a fixed order
-_UNROLL = 4
+#: vectors of a row in flight: separate accumulators, combined in a fixed order
+_UNROLL = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """One of the rows that are worked on side by side, with its row-level values."""
+
+    row: Row
+    seed: Seed
+    store: Callable[[V, V], None]
+    number: int
+    scalars: dict[Value, V]
 
 
 class RowStage:
-    """Passes over one row of a score region (`Region.inner` is 1). `crossing` are the values that need a row
-    buffer each; the caller sets `buffers` to their addresses (8 bytes an element, room for whole vectors)."""
+    """Passes over rows of a score region (`Region.inner` is 1), a few rows side by side: the passes of one row are short chains of
+    dependent steps. `crossing` are the values that need a row buffer each; the caller sets `buffers` to their addresses for the
+    first row (8 bytes an element, room for whole vectors) and `buffer_bytes` to the distance to the next row's."""
 
     def __init__(self, points: Points, seed: Value, result: Value, width: int) -> None:
         self.points, self.region, self.seed, self.result, self.width = (
@@ -43,6 +56,7 @@ class RowStage:
         self.passes = 1 + self._phase(result)
         self.crossing = self._crossing()
         self.buffers: list[V] = []
+        self.buffer_bytes = const(0, I64)
 
     def _phase(self, v: Value) -> int:
         return self.phase.get(self.region.resolve(v), 0)
@@ -64,62 +78,62 @@ class RowStage:
                     out[v] = None
         return list(out)
 
-    def emit(self, index: list[V], count: V, seed: Seed, store: Callable[[V, V], None]) -> None:
-        """Run all passes over one row of `count` elements. `seed(at, lanes)` loads scores; `store(x, at)`
-        takes the result.
-
-        Both may touch up to a vector beyond `count`.
+    def emit(
+        self,
+        indices: Sequence[list[V]],
+        count: V,
+        seeds: Sequence[Seed],
+        stores: Sequence[Callable[[V, V], None]],
+    ) -> None:
+        """Run all passes over rows of `count` elements, one for each of `indices`. Per row `seed(at, lanes)` loads scores and
+        `store(x, at)` takes the result; both may touch up to a vector beyond `count`.
         """
-        row = self.points.row(index)
-        scalars: dict[Value, V] = {}
+        lines = [
+            _Line(self.points.row(index), seed, store, number, {})
+            for number, (index, seed, store) in enumerate(zip(indices, seeds, stores, strict=True))
+        ]
         for p in range(self.passes):
             reduces = [op for op in self.region.ops if op.name == "reduce" and self._pass_of(op) == p]
-            sums = self._pass(p, row, count, seed, store, reduces, scalars)
-            for op, x in zip(reduces, sums, strict=True):
-                scalars[op.result] = x
-            self._row_ops(p + 1, row, scalars)
+            sums = self._pass(p, lines, count, reduces)
+            for line, found in zip(lines, sums, strict=True):
+                line.scalars.update(zip((op.result for op in reduces), found, strict=True))
+                self._row_ops(p + 1, line)
 
-    def _row_ops(self, phase: int, row: Row, scalars: dict[Value, V]) -> None:
+    def _row_ops(self, phase: int, line: _Line) -> None:
         for op in self.region.ops:
             if op.name != "reduce" and op.result in self.is_row and self.phase[op.result] == phase:
-                row.compute([op], scalars, self.b.i64(0), 1, None, {})
+                line.row.compute([op], line.scalars, self.b.i64(0), 1, None, {})
 
-    def _pass(
-        self,
-        p: int,
-        row: Row,
-        count: V,
-        seed: Seed,
-        store: Callable[[V, V], None],
-        reduces: list[Op],
-        scalars: dict[Value, V],
-    ) -> list[V]:
+    def _pass(self, p: int, lines: Sequence[_Line], count: V, reduces: list[Op]) -> list[list[V]]:
+        """Pass p over all the lines; per line the results of its reductions."""
         b, width = self.b, self.width
         if p == 0:
-            self._row_ops(0, row, scalars)
+            for line in lines:
+                self._row_ops(0, line)
         ops = [
             op
             for op in self.region.ops
             if op.name != "reduce" and op.result not in self.is_row and self.phase[op.result] == p
         ]
         identities = [self._identity(op) for op in reduces]
-        inverses = self._inverses(ops, scalars)
+        inverses = [self._inverses(ops, line.scalars) for line in lines]
 
-        def one(d: V, accs: list[V], mask: V | None) -> list[V]:
-            known = dict(scalars)
-            seeds = {self.seed: seed, **{v: self._kept(v) for v in self.crossing if self.phase[v] < p}}
+        def one(line: _Line, d: V, accs: list[V], mask: V | None) -> list[V]:
+            known, row = dict(line.scalars), line.row
+            kept = {v: self._kept(v, line.number) for v in self.crossing if self.phase[v] < p}
+            seeds = {self.seed: line.seed, **kept}
             for op in ops:
-                inverse = inverses.get(op)
+                inverse = inverses[line.number].get(op)
                 if inverse is None:
                     row.compute([op], known, d, width, mask, seeds)
                 else:
                     x = b.splat(row.value(op.operands[0], known, d, width, mask, seeds), width)
                     known[op.result] = b.fmul(x, b.splat(inverse, width))
-            for v, buffer in zip(self.crossing, self.buffers, strict=True):
+            for v in self.crossing:
                 if self.phase[v] == p:
-                    self._keep(b.splat(known[v], width), buffer, d)
+                    self._keep(b.splat(known[v], width), self._buffer(v, line.number), d)
             if self._phase(self.result) == p:
-                store(b.splat(row.value(self.result, known, d, width, mask, seeds), width), d)
+                line.store(b.splat(row.value(self.result, known, d, width, mask, seeds), width), d)
             out = []
             for op, acc, identity in zip(reduces, accs, identities, strict=True):
                 x = b.splat(row.value(op.operands[0], known, d, width, mask, seeds), width)
@@ -128,31 +142,40 @@ class RowStage:
                 out.append(self._combine(op, acc, x))
             return out
 
-        n = len(reduces)
-        unroll = _UNROLL if n else 2
+        def across(d: V, accs: list[V], mask: V | None) -> list[V]:
+            out: list[V] = []
+            for i, line in enumerate(lines):
+                out += one(line, d, accs[i * len(reduces) : (i + 1) * len(reduces)], mask)
+            return out
+
+        n = len(reduces) * len(lines)
+        unroll = _UNROLL if n else 1
+        start = identities * len(lines)
         big, whole = b.and_(count, -width * unroll), b.and_(count, -width)
 
         def several(d: V, accs: list[V]) -> list[V]:
             out: list[V] = []
             for u in range(unroll):
-                out += one(b.add(d, u * width), accs[u * n : (u + 1) * n], None)
+                out += across(b.add(d, u * width), accs[u * n : (u + 1) * n], None)
             return out
 
-        accs = b.loop(0, big, width * unroll, identities * unroll, several, "vectors")
+        accs = b.loop(0, big, width * unroll, start * unroll, several, "vectors")
         while len(accs) > n:
             half = len(accs) // 2
             accs = [
-                self._combine(reduces[i % n], x, y)
+                self._combine(reduces[i % len(reduces)], x, y)
                 for i, (x, y) in enumerate(zip(accs[:half], accs[half:], strict=True))
             ]
-        accs = b.loop(big, whole, width, accs, lambda d, a: one(d, a, None), "vector")
+        if unroll > 1:
+            accs = b.loop(big, whole, width, accs, lambda d, a: across(d, a, None), "vector")
 
         def tail() -> list[V]:
             mask = b.icmp("slt", b.iota(width), b.splat(b.sub(count, whole), width))
-            return one(whole, accs, mask)
+            return across(whole, accs, mask)
 
         accs = b.if_then(b.icmp("slt", whole, count), tail, accs)
-        return [self._finish(op, x) for op, x in zip(reduces, accs, strict=True)]
+        found = [self._finish(op, x) for op, x in zip(reduces * len(lines), accs, strict=True)]
+        return [found[i * len(reduces) : (i + 1) * len(reduces)] for i in range(len(lines))]
 
     # -- reductions
     # ---------------------------------------------------------------------------------------------
@@ -197,8 +220,11 @@ class RowStage:
             x = b.zext(x, I8)
         b.store(x, b.gep(buffer, d, x.ty.elem))
 
-    def _kept(self, v: Value) -> Seed:
-        b, buffer = self.b, self.buffers[self.crossing.index(v)]
+    def _buffer(self, v: Value, line: int) -> V:
+        return self.b.gep(self.buffers[self.crossing.index(v)], self.b.mul(self.buffer_bytes, line), I8)
+
+    def _kept(self, v: Value, line: int) -> Seed:
+        b, buffer = self.b, self._buffer(v, line)
         elem = lanes.reg_elem(v.dtype)
 
         def load(d: V, count: int) -> V:
