@@ -43,7 +43,8 @@ def world(monkeypatch: pytest.MonkeyPatch):
         slower = len(launched & state["slow"])
         ms = 10.0 * (1 + 0.3 * slower)
         times = {"original_ms": 10.0, "optimized_ms": ms} if timing else {}
-        return [ShapeResult({}, ok, "" if ok else "y:0: differs", **times)]
+        said = "" if ok else "y:0: differs"
+        return [ShapeResult({}, ok, state.get("fails", said), {} if "fails" in state else {"y:0": 0.0}, **times) for _ in sizes]
 
     def fake_serialized(graph):
         state["graph"] = graph
@@ -86,3 +87,12 @@ def test_no_timing_never_puts_back_for_speed(world, tmp_path: Path) -> None:
     world["slow"] = frozenset(NAMES)
     result = proof.prove("original.pb", make_result(NAMES), [], [{}], tmp_path, timing=False)
     assert len(result.report.compiled_clusters) == 5
+
+
+@pytest.mark.parametrize(("sizes", "why"), [([], "there are none"), ([{}, {}], "both raise code 3")])
+def test_nothing_compared_is_not_verified(world, tmp_path: Path, sizes: list, why: str) -> None:
+    world["fails"] = "both raise code 3"
+    report = proof.prove("original.pb", make_result(NAMES), [], sizes, tmp_path, timing=True).report
+    assert report.verified is None and len(report.compiled_clusters) == len(NAMES)
+    assert any("not verified" in w and why in w for w in report.warnings)
+    assert "verified against TensorFlow" not in report.to_text()
