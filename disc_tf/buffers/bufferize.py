@@ -76,6 +76,9 @@ def bufferize(
             for v in fusion.outputs:
                 places[v] = Place(src.buffer, src.offset + view.offset * v.dtype.bytes)
             continue
+        if fusion.kind == "update":  # the carried value that it changes
+            places.update((v, place_of(fusion.ops[-1].operands[0])) for v in fusion.outputs)
+            continue
         for v in fusion.outputs:
             if isinstance(v.type, TensorType) and v not in places:
                 if v.op is not None and v.op.name == "constant":

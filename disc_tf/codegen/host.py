@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from disc_tf.buffers.types import Buffer, Buffers, Place, Step, TempLike
 from disc_tf.codegen.dims import DimEmitter
@@ -35,6 +36,9 @@ from disc_tf.fusion.types import PrepareEntry
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from disc_tf.codegen.host_regions import RegionCode
 
 #: byte offsets of the functions in `disc_api` (runtime/ral/include/disc_ral_abi.h)
 API = {
@@ -96,7 +100,10 @@ class RunEmitter:
 
     def fail(self, code: int, check_id: int) -> None:
         """Record the failure and leave the function."""
-        self.call("fail", VOID, self.b.const(code, I32), self.b.const(check_id, I32))
+        self.fail_with(code, self.b.const(check_id, I32))
+
+    def fail_with(self, code: int, check_id: V) -> None:
+        self.call("fail", VOID, self.b.const(code, I32), check_id)
         self.b.ret(self.b.const(code or INTERNAL, I32))
 
     def require(self, ok: V, code: int, check_id: int) -> None:
@@ -138,39 +145,14 @@ class RunEmitter:
         return array
 
 
-def emit_signature(
-    run: RunEmitter, fn: Function, args: Sequence[int], checks: CheckTable
-) -> None:
-    """Receive the arguments of ``fn`` and check every dim: static extents, shared symbols, compound expressions."""
-    b = run.b
-    seen: list[tuple[Value, int, V]] = []
-    for value, index in zip(fn.params, args, strict=True):
-        if index < 0 or not isinstance(value.type, TensorType):
-            continue
-        if value.rank == 0:
-            continue
-        _, dims = run.input(index)
-        run.bind_argument(value, dims)
-        seen.append((value, index, dims))
-    for value, index, dims in seen:
-        for axis, d in enumerate(value.dims):
-            actual = b.load(I64, b.gep(dims, axis, I64), invariant=True)
-            expected = run.dims.i64(d)
-            if expected.name == actual.name:
-                continue
-            info = fn.args[fn.params.index(value)] if len(fn.args) == len(fn.params) else None
-            name = info.name if info else f"#{index}"
-            message = f"argument {name}: dimension {axis} must be {d} (type {value.type})"
-            row = checks.id_of(Check(INVALID_ARGUMENT, message, info.tensor if info else ""))
-            run.require(b.icmp("eq", actual, expected), INVALID_ARGUMENT, row)
-
-
 @dataclasses.dataclass
 class Launch:
     """A step with its code: the variants of the fusion, or none for views and host arithmetic."""
 
     step: Step
     variants: Sequence[Variant] = ()
+    #: of a loop or branch: its regions (`host_regions`)
+    regions: Sequence[RegionCode] = ()
 
 
 class BodyEmitter(RunEmitter):
@@ -209,6 +191,8 @@ class BodyEmitter(RunEmitter):
         self.scalars = HostScalars(self.b, self.dims, self._load_scalar)
         self.prepared_buffers: dict[int, Buffer] = {}
         self.epoch = 0
+        #: the next arena slot that is free for a region
+        self.slots = [first_arena_slot + 1 + sum(op.name == "disc.bind_dim" for op in fn.body.ops)]
 
     def input_number(self, index: int) -> V:
         return self.b.params[3 + index] if self.prepare else super().input_number(index)
@@ -302,7 +286,7 @@ class BodyEmitter(RunEmitter):
         return b
 
     def _all_kernels(self) -> list[Kernel | LibraryCall]:
-        return [k for launch in self.launches for v in launch.variants for k in v.kernels]
+        return list(_kernels_of(self.launches))
 
     def _emit_step(self, index: int, launch: Launch) -> None:
         fusion = launch.step.fusion
@@ -315,6 +299,15 @@ class BodyEmitter(RunEmitter):
                 if isinstance(v.type, TensorType) and v.uses and self._needed_in_memory(v):
                     self._store_scalar(v)
             return
+        if launch.regions:
+            from disc_tf.codegen.host_regions import RegionLaunch, emit_region
+
+            assert isinstance(launch, RegionLaunch)
+            emit_region(self, index, launch)
+            return
+        if fusion.kind == "update":
+            self.emit_update(launch)
+            return
         if not launch.variants:
             raise ValueError(f"no code for {fusion.kind} fusion of {fusion.nodes}")
         temps = dict(zip(launch.step.temps, self.buffers.temps.get(index, ()), strict=True))
@@ -323,6 +316,9 @@ class BodyEmitter(RunEmitter):
             # everything that branches share is computed before the branch
             plans.append([self._prepare_launch(k, temps) for k in variant.kernels])
         self._choose(launch.variants, plans)
+
+    def emit_update(self, launch: Launch) -> None:
+        raise ValueError("an update in place outside of a loop")
 
     def _choose(self, variants: Sequence[Variant], plans: list[list[LaunchArgs]]) -> None:
         first, rest = variants[0], variants[1:]
@@ -435,6 +431,13 @@ class BodyEmitter(RunEmitter):
                 self.require_zero(self.call("send_output", I32, b.const(plan.index, I32)))
 
 
+def _kernels_of(launches: Sequence[Launch]) -> Iterator[Kernel | LibraryCall]:
+    for launch in launches:
+        yield from (k for v in launch.variants for k in v.kernels)
+        for region in launch.regions:
+            yield from _kernels_of(region.launches)
+
+
 @dataclasses.dataclass
 class LaunchArgs:
     """A kernel's evaluated arguments."""
@@ -471,60 +474,3 @@ def add_data(module: ModuleText, symbol: str, data: bytes) -> None:
     module.add_global(
         symbol, f'@{symbol} = private unnamed_addr constant [{len(data)} x i8] c"{text}", align 64'
     )
-
-
-def emit_query(n_prepared: int, n_segments: int) -> FnBuilder:
-    """``i32 disc_executable_query(u32 max_abi, disc_executable* out)``: the only exported symbol."""
-    b = FnBuilder("disc_executable_query", [("max_abi", I32), ("out", PTR)], I32)
-    max_abi, out = b.params
-    b.if_then(b.icmp("ult", max_abi, 1), lambda: b.ret(b.const(1, I32)))
-    b.store(b.const(32, I32), out)
-    b.store(b.const(1, I32), b.gep(out, 4, I8))
-    b.store(V("@prepare", PTR) if n_prepared else NULL, b.gep(out, 8, I8))
-    b.store(b.const(n_segments, I32), b.gep(out, 16, I8))
-    b.store(b.const(n_prepared, I32), b.gep(out, 20, I8))
-    b.store(V("@segment", PTR), b.gep(out, 24, I8))
-    b.ret(b.const(0, I32))
-    return b
-
-
-def emit_dispatcher(name: str, targets: Sequence[tuple[str, Sequence[int]]]) -> FnBuilder:
-    """``i32 name(ctx, api, i32 index)``: calls ``targets[index]``, a function and the i32 arguments that it takes after ``(ctx, api)``."""
-    b = FnBuilder(name, [("ctx", PTR), ("api", PTR), ("index", I32)], I32, linkage="internal")
-    ctx, api, index = b.params
-
-    def case(target: str, more: Sequence[int]):
-        def run() -> None:
-            b.ret(b.call(target, I32, [ctx, api, *(b.const(x, I32) for x in more)], declare=False))
-
-        return run
-
-    b.switch(index, {i: case(*t) for i, t in enumerate(targets)}, lambda: b.ret(b.const(INTERNAL, I32)))
-    return b
-
-
-def emit_segment(
-    name: str,
-    fn: Function,
-    args: Sequence[int],
-    predicate: Sequence[tuple[Dim, Dim]],
-    uniform: str,
-    general: str | None,
-    checks: CheckTable,
-) -> FnBuilder:
-    """The segment's entry: signature checks, the entry predicate, then the uniform or the general body."""
-    run = RunEmitter(name, [("ctx", PTR), ("api", PTR)])
-    b = run.b
-    emit_signature(run, fn, args, checks)
-    if general is None or not predicate:
-        b.ret(b.call(uniform, I32, [run.ctx, run.api], declare=False))
-        return b
-    ok = b.const(1, I1)
-    for x, y in predicate:
-        ok = b.and_(ok, b.icmp("eq", run.dims.i64(x), run.dims.i64(y)))
-    b.if_else(
-        ok,
-        lambda: b.ret(b.call(uniform, I32, [run.ctx, run.api], declare=False)),
-        lambda: b.ret(b.call(general, I32, [run.ctx, run.api], declare=False)),
-    )
-    return b

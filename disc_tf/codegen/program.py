@@ -12,7 +12,7 @@ import gc
 import hashlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from disc_tf.budget import Budget, OutOfTime
 from disc_tf.buffers.bufferize import bufferize
@@ -28,15 +28,15 @@ from disc_tf.codegen.host import (
     Launch,
     add_data,
     constant_symbol,
-    emit_dispatcher,
-    emit_query,
-    emit_segment,
     library_symbol,
 )
+from disc_tf.codegen.host_regions import RegionCode, region_launch
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
 from disc_tf.codegen.kernel_cache import KernelCache
 from disc_tf.codegen.llvm import ModuleText
 from disc_tf.codegen.prepare import PrepareCall, prepare_function, prepare_key
+from disc_tf.codegen.segment import emit_dispatcher, emit_query, emit_segment
+from disc_tf.fusion.outline import RegionFunction
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import Fusion, Plan
 from disc_tf.fusion.views import of_value
@@ -178,32 +178,43 @@ class _TargetProgram:
     ) -> tuple[Buffers, list[Launch]]:
         """Emit one body; returns its buffers and launches. ``args[i]`` is the RAL input of parameter i, -1 for a prepared one."""
         # A function of `prepare` runs once: nothing in it is prepared in turn.
-        ctx = EmitContext(self.target, fn.env, {} if prepare else params, self.table)
-        launches = []
-        for fusion in split_host(fusions):
-            self.budget.check(f"code for {self.target.name}")
-            variants = [] if fusion.kind in ("view", "constant", "host") else self._variants(fusion, ctx)
-            temps = dict.fromkeys(b for v in variants for k in v.kernels for b in k.buffers if isinstance(b, Temp))
-            launches.append(Launch(Step(fusion, list(temps)), variants))
-        prepared = {}
-        for launch in launches:
-            wanted = [b for v in launch.variants for k in v.kernels for b in k.buffers if isinstance(b, Value)]
-            wanted += [b for b in launch.step.fusion.inputs if launch.step.fusion.kind in ("view", "host")]
-            for v in wanted:
-                if v.op is None and v in params and args[params[v]] < 0 and v not in prepared:
-                    prepared[v] = ctx.prepared(of_value(v), ("plain",)).index
-        for v in fn.results:
-            if v in params and args[params[v]] < 0 and v not in prepared:
-                prepared[v] = ctx.prepared(of_value(v), ("plain",)).index
-        buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared)
-        for buffer in buffers.constants:
-            assert buffer.content is not None
-            add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
+        launches, buffers = self._code(fn, fusions, args, {} if prepare else params)
         emitter = BodyEmitter(
             name, fn, launches, buffers, args, self.checks, prepare=prepare, pooled_only=self.profile
         )
         self.module.add(emitter.emit())
         return buffers, launches
+
+    def _code(
+        self, fn: Function, fusions: Sequence[Fusion], args: Sequence[int], params: Mapping[Value, int]
+    ) -> tuple[list[Launch], Buffers]:
+        """The kernels of a body or region and the places of its values. ``params``: parameters -> those of main that they are."""
+        ctx = EmitContext(self.target, fn.env, params, self.table)
+        launches: list[Launch] = []
+        for fusion in split_host(fusions):
+            self.budget.check(f"code for {self.target.name}")
+            if "regions" in fusion.attrs:
+                regions = [self._region(r, plan, args, params) for r, plan in fusion.attrs["regions"]]
+                launches.append(region_launch(fusion, regions))
+                continue
+            variants = [] if fusion.kind in ("view", "constant", "host", "update") else self._variants(fusion, ctx)
+            temps = dict.fromkeys(b for v in variants for k in v.kernels for b in k.buffers if isinstance(b, Temp))
+            launches.append(Launch(Step(fusion, list(temps)), variants))
+        prepared = {}
+        for v in [*RegionCode.reads_of(launches), *fn.results]:
+            if v.op is None and v in params and args[params[v]] < 0 and v not in prepared:
+                prepared[v] = ctx.prepared(of_value(v), ("plain",)).index
+        buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared)
+        for buffer in buffers.constants:
+            assert buffer.content is not None
+            add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
+        return launches, buffers
+
+    def _region(self, region: RegionFunction, plan: Plan, args: Sequence[int], outer: Mapping[Value, int]) -> RegionCode:
+        fn = region.function
+        captured = zip(fn.params[region.own :], region.captures, strict=True)
+        params = {p: outer[v] for p, v in captured if v in outer and fn.args[p.index].kind != "device"}
+        return RegionCode(region, *self._code(fn, plan.fusions, args, params))
 
     def build(self) -> str:
         """The whole module's text."""
@@ -212,7 +223,7 @@ class _TargetProgram:
         args = argument_indices(main)
         buffers, launches = self.body("body_uniform", main, source.uniform.fusions, args, positions(main))
         self.arena = str(buffers.memory.total)
-        for x in launches:
+        for x in with_regions(launches):
             if x.variants:
                 kernels = [k for k in x.variants[-1].kernels]
                 names = ", ".join(k.symbol if isinstance(k, Kernel) else k.name for k in kernels)
@@ -226,6 +237,7 @@ class _TargetProgram:
         signature = source.general.function if source.general is not None else main
         self.module.add(
             emit_segment(
+                self.module,
                 "segment_0",
                 signature,
                 argument_indices(signature),
@@ -281,6 +293,14 @@ class _TargetProgram:
             code = hashlib.sha256(f"{self.target.name} {described}".encode()).digest()
             out.append(PreparedSpec(args, layout, code))
         return out
+
+
+def with_regions(launches: Sequence[Launch]) -> Iterator[Launch]:
+    """All launches, those of regions after the loop or branch that they are in."""
+    for x in launches:
+        yield x
+        for region in x.regions:
+            yield from with_regions(region.launches)
 
 
 def positions(fn: Function) -> dict[Value, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from disc_tf.fusion.outline import REGION_OPS, outline_regions
 from disc_tf.fusion.views import VIEW_OPS, ZERO, Axis, View, apply_op, iota, of_value
 from disc_tf.ir.core import Function, Op, Value, reduce_kind
 from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, product
@@ -77,6 +78,7 @@ class Access:
         self.env = FrozenEnv(fn.env)
         self.position = {op: i for i, op in enumerate(fn.body.ops)}
         self.host = host_ops(fn)
+        self.regions = {op: outline_regions(op, fn) for op in fn.body.ops if op.name in REGION_OPS}
         self.material: set[Op] = set()
         self._scalar: dict[Op, bool] = {}
         self._view: dict[Value, View | None] = {}
@@ -112,8 +114,8 @@ class Access:
                 self.is_dim_scalar(op)
 
     def is_scalar_value(self, v: Value) -> bool:
-        """Rank 0 and computed from dims and constants only."""
-        return v.op is not None and v.op not in self.material and self.is_dim_scalar(v.op)
+        """Rank 0 and computed from dims and constants only: a kernel computes it itself, even where it lies in a buffer for others."""
+        return v.op is not None and self.is_dim_scalar(v.op)
 
     def is_weight(self, v: Value | None) -> bool:
         """A parameter whose content may be packed once: const, variable or prepared."""
@@ -186,13 +188,14 @@ class Access:
             v = v.op.operands[0]
         return v
 
-    def chain(self, v: Value) -> list[Op]:
-        """The inlined ops that ``v`` is made with, without those of its root unless that is inlined too."""
+    def chain(self, v: Value, *, stored: bool = False) -> list[Op]:
+        """The inlined ops that ``v`` is made with, without those of its root unless that is inlined too. ``stored``: scalars made of dims are
+        read from their buffers, where they have one."""
         out: list[Op] = []
         stack, seen = [v], {v}
         while stack:
             op = stack.pop().op
-            if op is None or not self.is_inlined(op):
+            if op is None or not (self.is_inlined(op) or (not stored and self.is_dim_scalar(op))):
                 continue
             out.append(op)
             for x in op.operands:
@@ -223,6 +226,8 @@ class Access:
 
     def values_read(self, op: Op) -> list[Value]:
         """Operands and the outer values that regions use."""
+        if op in self.regions:
+            return [*op.operands, *(v for r in self.regions[op] for v in r.captures)]
         out, body = list(op.operands), self.fn.body
         blocks = list(op.regions)
         while blocks:

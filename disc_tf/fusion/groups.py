@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from disc_tf.fusion.access import Access
 from disc_tf.fusion.cluster_graph import ClusterGraph
 from disc_tf.fusion.hazards import may_read_outside
 from disc_tf.fusion.region import RegionBuilder
-from disc_tf.ir.core import Op, Value
+from disc_tf.ir.core import Op, Value, walk
 from disc_tf.ir.types import TensorType
 
 #: ops that compute in one kernel at most: beyond this, compile time and registers suffer
@@ -79,7 +80,8 @@ class Grouping:
         from disc_tf.passes.rewriter import dims_of_op
 
         out: frozenset[Op] = frozenset()
-        for d in dims_of_op(op):
+        inner = (d for region in op.regions for o in walk(region) for d in dims_of_op(o))
+        for d in itertools.chain(dims_of_op(op), inner):
             if d.is_static:
                 continue
             known = self._binders_of.get(d)

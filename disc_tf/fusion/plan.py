@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from disc_tf.fusion.access import EXPENSIVE, INDEX_OPS, Access, is_pointwise
 from disc_tf.fusion.groups import MAX_OPS, Group, Grouping
+from disc_tf.fusion.outline import REGION_OPS, UPDATE
 from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention, settle_dots
 from disc_tf.fusion.region import RegionBuilder
 from disc_tf.fusion.stitch import is_row_reduce, rows_group
@@ -23,6 +24,10 @@ from disc_tf.passes.placement import EFFECTS
 
 #: ops that a loop kernel carries out
 _LOOP_OPS = INDEX_OPS | VIEW_OPS | {"bitcast_convert"}
+
+
+#: kinds whose operands lie in memory, and that are kept whoever reads their results
+_STORED = frozenset({"library", "host", "while", "case", "update"})
 
 
 def make_plan(fn: Function, ctx: object = None) -> Plan:
@@ -59,7 +64,9 @@ def _rest_kind(op: Op, access: Access) -> str:
         return "host"
     if op.name == "constant":
         return "constant"
-    return "library"
+    if op.name in REGION_OPS:
+        return op.name
+    return "update" if op.name == UPDATE else "library"
 
 
 def _settle_borders(access: Access) -> None:
@@ -253,7 +260,7 @@ def _schedule(grouping: Grouping) -> list[Fusion]:
     while ready:
         *_, c = heapq.heappop(ready)
         fusion = _finish(grouping, group_at[c])
-        dead = not fusion.outputs and fusion.kind not in ("host", "library")
+        dead = not fusion.outputs and fusion.kind not in _STORED
         if dead:
             pass  # nobody reads it: the function was not cleaned up by dce
         elif fusion.kind == "host" and fusions and fusions[-1].kind == "host":
@@ -283,7 +290,7 @@ def _finish(grouping: Grouping, group: Group) -> Fusion:
     inlined: set[Op] = set()
     for op in nodes:
         for v in access.values_read(op):
-            inlined.update(access.chain(v))
+            inlined.update(access.chain(v, stored=group.kind in _STORED))
     inlined -= inside
     ops = sorted(inside | inlined, key=position.__getitem__)
     made = {r for op in ops for r in op.results}
@@ -353,7 +360,14 @@ def _finish_library(grouping: Grouping, group: Group, fusion: Fusion, nodes: Seq
     fusion.attrs["call"] = group.anchor
 
 
+def _finish_regions(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
+    fusion.attrs["call"] = group.anchor
+    fusion.attrs["regions"] = [(r, make_plan(r.function)) for r in grouping.access.regions[group.anchor]]
+
+
 _FINISH = {
+    "while": _finish_regions,
+    "case": _finish_regions,
     "gemm": _finish_gemm,
     "attention": _finish_attention,
     "rows": _finish_rows,
