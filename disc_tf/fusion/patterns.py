@@ -42,6 +42,9 @@ def settle_dots(access: Access) -> None:
         if op.name == "dot_general":
             for v in op.operands:
                 access.settle(v)
+                root = access.root(v).op
+                if root is not None and access.is_inlined(root):  # made of constants, dims or positions: it has no buffer yet
+                    access.materialise(v)
 
 
 def gemm_group(grouping: Grouping, dot: Op) -> Group:

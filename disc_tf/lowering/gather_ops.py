@@ -22,28 +22,45 @@ from disc_tf.lowering.symbolic import is_positive, maximum
 # ---- index checks ----------------------------------------------------------------------------------------
 
 
-def check_in_range(ctx: LoweringContext, indices: Value, extent: Dim, message: str) -> None:
-    """Require ``0 <= indices < extent`` everywhere."""
+def check_in_range(ctx: LoweringContext, indices: Value, extent: Dim, message: str, window: Sequence[Dim] = ()) -> None:
+    """Require ``0 <= indices < extent`` everywhere, unless one of the ``window``'s extents is 0: TF's Gather reads nothing then, and does
+    not look at its indices."""
+    unsure = [d for d in window if (low := ctx.env.bounds(d)[0]) is None or low < 1]
+    if any(d == 0 for d in unsure):
+        return
+
+    def require(fits: Value) -> None:
+        if unsure:
+            if fits.rank:
+                fits = ctx.reduce(fits, range(fits.rank), "and")
+            fits = ctx.b.or_(fits, ctx.b.compare(ctx.dim(product(unsure)), ctx.dim(0), "EQ"))
+        ctx.check(fits, message=message)
+
+    b = ctx.b
     known = ctx.constant(indices)
     if known is not None:
         if known.size == 0:
             return
         low, high = int(known.min()), int(known.max())
         if low < 0 or (extent.is_static and high >= int(extent)):
-            raise invalid(message)
-        if ctx.env.is_nonneg(extent - 1 - high) is True:
-            return
-        ctx.check_dim_cond(extent, "GT", high, message=message)
+            if not unsure:
+                raise invalid(message)
+            ctx.check(b.compare(ctx.dim(product(unsure)), ctx.dim(0), "EQ"), message=message)
+        elif ctx.env.is_nonneg(extent - 1 - high) is True:
+            pass
+        elif unsure:
+            require(b.compare(ctx.dim(extent), ctx.dim(high), "GT"))
+        else:
+            ctx.check_dim_cond(extent, "GT", high, message=message)
         return
     counted = _counts_to(indices)
     if counted is not None:  # positions 0 .. n-1, as in embeddings: their extent tells, no index need be read
         if ctx.env.is_nonneg(extent - counted) is not True:
-            fits = ctx.b.compare(ctx.dim(counted), ctx.dim(extent), "LE")
+            fits = b.compare(ctx.dim(counted), ctx.dim(extent), "LE")
             if counted != product(indices.dims):
-                fits = ctx.b.or_(fits, ctx.b.compare(ctx.dim(product(indices.dims)), ctx.dim(0), "EQ"))
-            ctx.check(fits, message=message)
+                fits = b.or_(fits, b.compare(ctx.dim(product(indices.dims)), ctx.dim(0), "EQ"))
+            require(fits)
         return
-    b = ctx.b
     # The comparison is made in a type that holds the extent: i8 indices of an axis of 300 are all in range above.
     wide = indices if indices.dtype in (DType.I32, DType.I64) else b.convert(indices, DType.I64)
     dtype = wide.dtype
@@ -52,7 +69,7 @@ def check_in_range(ctx: LoweringContext, indices: Value, extent: Dim, message: s
     in_range = b.compare(wide, ctx.broadcast_to(ctx.dim(extent, dtype), wide.dims), "LT")
     if indices.dtype.is_signed:
         in_range = b.and_(b.compare(wide, ctx.splat(0, wide), "GE"), in_range)
-    ctx.check(in_range, message=message)
+    require(in_range)
 
 
 def _counts_to(v: Value) -> Dim | None:
@@ -74,11 +91,12 @@ def gather(ctx: LoweringContext, x: Value, indices: Value, axis: int, batch: int
         ctx.check_dims_eq(x.dims[i], indices.dims[i], message=message)
     indices = ctx.cast_dims(indices, (*x.dims[:batch], *indices.dims[batch:]))
     extent = x.dims[axis]
-    check_in_range(ctx, indices, extent, f"indices: a value is not in [0, {extent})")
+    window = [d for i, d in enumerate(x.dims) if i != axis]
+    check_in_range(ctx, indices, extent, f"indices: a value is not in [0, {extent})", window)
     sizes = list(x.dims)
     for i in (*range(batch), axis):
         sizes[i] = Dim.of(1)
-    if extent == 0:  # nothing can be read: the indices must be empty (checked), and so is the result
+    if extent == 0:  # nothing can be read: the indices must be empty (checked) or the window is, and so is the result
         dims = (*x.dims[:axis], *indices.dims[batch:], *x.dims[axis + 1 :])
         return ctx.full(0, x.dtype, dims)
     middle = indices.rank - batch

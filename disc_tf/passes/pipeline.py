@@ -14,10 +14,11 @@ from disc_tf.passes.dot_rules import DotCanonicalize, DotMerge
 from disc_tf.passes.outline_prepare import OutlinePrepare
 from disc_tf.passes.shape_simplifier import ShapeSimplifier
 from disc_tf.passes.specialize import SpecializedModule, specialize_broadcast
+from disc_tf.passes.spread_splats import SpreadSplats
 
 PASSES: dict[str, type[Pass]] = {
     p.name: p
-    for p in (Canonicalize, ConstantFolding, CSE, DCE, DotCanonicalize, DotMerge, OutlinePrepare, ShapeSimplifier)
+    for p in (Canonicalize, ConstantFolding, CSE, DCE, DotCanonicalize, DotMerge, OutlinePrepare, ShapeSimplifier, SpreadSplats)
 }
 
 #: before the bodies are split: everything that both share, "prepare" included
@@ -44,6 +45,7 @@ BODY: tuple[Pass, ...] = (
     ShapeSimplifier(),
     Canonicalize(),
     CSE(),
+    SpreadSplats(),
     DCE(),
 )
 

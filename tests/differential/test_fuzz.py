@@ -1,0 +1,72 @@
+"""Random graphs against TensorFlow: a short seeded run for every change, a longer one marked slow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from disc_tf.testing.fuzz import Finding, difference, fuzz, reduce_program
+from disc_tf.testing.fuzz_program import Program, Step, evaluate
+
+
+def report(found) -> str:
+    return "\n\n".join(found.reports)
+
+
+def test_thirty_seconds() -> None:
+    """Some 40 graphs of a few sizes each, compiled for all instruction sets of this machine in turn."""
+    found = fuzz(1, 30, reduce_seconds=20)
+    assert not found.reports, report(found)
+    assert found.graphs >= 3
+    assert found.compared >= 3 * found.graphs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [100_000, 200_000])
+def test_longer(seed: int) -> None:
+    found = fuzz(seed, 300, steps=20, reduce_seconds=60)
+    assert not found.reports, report(found)
+
+
+# ---- the fuzzer itself finds and reduces -------------------------------------------------------------------------------
+
+
+def test_difference_is_two_sided() -> None:
+    x = np.float32([1, np.nan, np.inf, 2])
+    zero = np.zeros(4)
+    assert difference(x, x.copy(), zero) == ""
+    assert "shape" in difference(x, x[:2], zero)
+    assert "dtype" in difference(x, x.astype(np.float64), zero)
+    for i, wrong in ((0, 1.0001), (0, np.nan), (1, 1.0), (2, -np.inf), (3, 0.0)):
+        y = x.copy()
+        y[i] = wrong
+        assert difference(x, y, zero)
+    assert difference(x, np.float32([1.0001, np.nan, np.inf, 2]), zero + 1e-3) == ""
+    assert difference(np.int32([1]), np.int32([2]), np.zeros(1))
+
+
+def test_reduces_to_the_step_that_is_wrong(monkeypatch) -> None:
+    """Were Exp wrong, the reducer would leave Exp of an input."""
+    from disc_tf.testing import fuzz as module
+
+    x = np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)
+    steps = [
+        Step("Placeholder", {}, {"dtype": "float32", "dims": ("b", "s"), "data": [x, x]}),
+        Step("Tanh", {"x": (0, 0)}, ulps=8),
+        Step("Exp", {"x": (1, 0)}, ulps=8),
+        Step("Neg", {"x": (2, 0)}),
+        Step("Square", {"x": (1, 0)}),
+    ]
+    program = Program(steps, [{"b": 2, "s": 3}] * 2, [(3, 0), (4, 0)])
+    right = module.check(program, evaluate(program), "x86-64-v2")  # type: ignore[arg-type]
+    assert right == ([], 2)
+
+    def broken(candidate, evaluation, target):
+        bad = any(candidate.steps[i].op == "Exp" for i in candidate.needed())
+        return ([Finding("result", "values", "wrong")] if bad else []), 1
+
+    monkeypatch.setattr(module, "check", broken)
+    small = reduce_program(program, Finding("result", "values", ""), "x86-64-v2")
+    assert [small.steps[i].op for i in sorted(small.needed())] == ["Placeholder", "Exp"]
+    assert len(small.sizes) == 1
+    assert "Exp(x=n1)" in small.describe()
