@@ -119,16 +119,17 @@ class Op:
                 raise ValueError(f"cannot erase {self.name}: {r!r} is still used by {r.users()[0].name}")
         for region in self.regions:
             for op in reversed(region.ops):
-                op._drop()
-        self._drop()
+                op.drop()
+        self.drop()
         if self.parent is not None:
             self.parent.ops.remove(self)
             self.parent = None
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Let go of all operands, those of the regions included; the op stays where it is (the caller rebuilds the list)."""
         for region in self.regions:
             for op in reversed(region.ops):
-                op._drop()
+                op.drop()
         self.set_operands(())
 
     def __hash__(self) -> int:

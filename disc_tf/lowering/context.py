@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,16 @@ class DimRequest:
     node: str
 
 
+class Mark(NamedTuple):
+    """How far a `LoweringContext` was (see `LoweringContext.mark`)."""
+
+    ops: int
+    token: Value | None
+    requests: int
+    checked: int
+    plain: int
+
+
 class LoweringContext:
     """State of one walk over a list of nodes; ``b`` appends to one block, ``env`` is the scope's shape environment."""
 
@@ -54,10 +65,27 @@ class LoweringContext:
         self._next_symbol = 0
         self._constants: dict[Value, np.ndarray] = {}
         self._dims: dict[Value, list[Dim]] = {}
-        self._checked: set[tuple[str, Dim, Dim]] = set()
+        self._checked: dict[tuple[str, Dim, Dim], None] = {}  # ordered, so that `rewind` can take back the last ones
         self._plain: dict[Dim, Dim] = {}
         #: symbols of signed run-time scalars: bounds of expressions over them are not searched for (``content.signed_dim``)
         self.run_time: set[str] = set()
+
+    # ---- taking back --------------------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        """The present state, for `rewind`."""
+        return Mark(len(self.b.block.ops), self.token, len(self.requests), len(self._checked), len(self._plain))
+
+    def rewind(self, mark: Mark) -> None:
+        """Take back every op, check and request since ``mark`` (a rule that failed)."""
+        for op in reversed(self.b.block.ops[mark.ops :]):
+            op.erase()
+        self.token = mark.token
+        del self.requests[mark.requests :]
+        while len(self._checked) > mark.checked:
+            self._checked.popitem()
+        while len(self._plain) > mark.plain:
+            self._plain.popitem()
 
     # ---- constants and symbolic contents ----------------------------------------------------------------------
 
@@ -210,7 +238,7 @@ class LoweringContext:
         key = ("equal", a, b)
         if key in self._checked:
             return
-        self._checked |= {key, ("equal", b, a)}
+        self._checked.update({key: None, ("equal", b, a): None})
         self.requests.append(DimRequest("equal", a, b, self.node_name))
         self.check(self._dim_equals(a, b), code, message or f"dimensions {a} and {b} must be equal")
 
@@ -232,7 +260,7 @@ class LoweringContext:
             raise Unsupported("INVALID", message or f"{a} {direction} {b} does not hold")
         key = (direction, a, b)
         if key not in self._checked:
-            self._checked.add(key)
+            self._checked[key] = None
             self.check(self.b.compare(self.dim(a), self.dim(b), direction), code, message)
 
     def bcast_dim(self, a: DimLike, b: DimLike, message: str = "") -> Dim:
@@ -250,7 +278,7 @@ class LoweringContext:
             raise Unsupported("INVALID", text)
         key = ("broadcast", a, b)
         if key not in self._checked:
-            self._checked |= {key, ("broadcast", b, a)}
+            self._checked.update({key: None, ("broadcast", b, a): None})
             self.requests.append(DimRequest("broadcast", a, b, self.node_name))
             ok = self._dim_equals(a, b)
             for d, one in ((a, one_a), (b, one_b)):

@@ -23,9 +23,7 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value | None
 
     An operand may be None (it has no compiled value) only where the rule says that it does not need it.
     """
-    block = ctx.b.block
-    mark, token, requests = len(block.ops), ctx.token, len(ctx.requests)
-    checked, plain = set(ctx._checked), dict(ctx._plain)
+    mark = ctx.mark()
     try:
         with ctx.at(node.name):
             rule = rule_for(node.op)
@@ -34,11 +32,7 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value | None
             folded = try_fold(ctx, node, [a for a in args if a is not None])
             out = rule.fn(ctx, node, *args) if folded is None else folded
     except Exception as e:
-        for op in reversed(block.ops[mark:]):
-            op.erase()
-        ctx.token = token
-        ctx._checked, ctx._plain = checked, plain
-        del ctx.requests[requests:]
+        ctx.rewind(mark)
         raise _as_unsupported(e, node) from e
     return [out] if isinstance(out, Value) else list(out)
 

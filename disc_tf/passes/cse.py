@@ -56,7 +56,7 @@ def _merge_block(block: Block, table: dict[Any, Op]) -> int:
             replace_all_uses(old, new)
         if op.loc != first.loc and len(first.loc) < 64:
             first.loc = tuple(dict.fromkeys(first.loc + op.loc))
-        op._drop()
+        op.drop()
         op.parent = None
         merged += 1
     block.ops = kept

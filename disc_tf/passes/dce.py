@@ -86,7 +86,7 @@ def _sweep(block: Block, live: set[Op]) -> int:
     if len(kept) != len(block.ops):
         for op in reversed(block.ops):
             if op not in live:
-                op._drop()
+                op.drop()
                 op.parent = None
     block.ops = kept
     return removed

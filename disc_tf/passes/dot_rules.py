@@ -244,6 +244,6 @@ def _rebuild(fn: Function, before: dict[Op, list[Op]], replaced: dict[Op, None])
         if op not in replaced:
             ops.append(op)
     for op in replaced:  # consumers come first in each tail
-        op._drop()
+        op.drop()
         op.parent = None
     fn.body.ops = ops

@@ -124,7 +124,7 @@ def sweep(block: Block, rules: Mapping[str, Sequence[Rule]], env: ShapeEnv) -> b
                 if old.hint and not v.hint:
                     v.hint = old.hint
                 replace_all_uses(old, v)
-            op._drop()
+            op.drop()
             op.parent = None
             changed = True
             break

@@ -172,3 +172,21 @@ def test_no_rule() -> None:
     with pytest.raises(Unsupported) as e:
         lower_nodes(ctx, [NodeView("q", "NoSuchOp", ["x0"])], {("x0", 0): x})
     assert e.value.code == "OP"
+
+
+def test_what_a_failed_rule_did_is_taken_back() -> None:
+    fn = Function("f")
+    x = fn.add_arg(TensorType.of(DType.F32, ["a", "b"]), ArgInfo("x"))
+    ctx = LoweringContext(Builder(fn.body, fn.env), fn.env, "n")
+    a, b = x.dims
+    ctx.check_dims_eq(a, 3)
+    before, mark = ([op.name for op in fn.body.ops], ctx.token, list(ctx.requests)), ctx.mark()
+    ctx.check_dims_eq(a, b)
+    ctx.check_dim_cond(a, "LT", b)
+    ctx.bcast_dim(a, b * b)
+    ctx.rewind(mark)
+    assert ([op.name for op in fn.body.ops], ctx.token, list(ctx.requests)) == before
+    ctx.check_dims_eq(a, 3)  # stands: no second check
+    assert [op.name for op in fn.body.ops] == before[0]
+    ctx.check_dims_eq(a, b)  # was taken back: made again
+    assert len(fn.body.ops) > len(before[0]) and len(ctx.requests) == len(before[2]) + 1

@@ -170,7 +170,7 @@ def expm1(b: FnBuilder, x: V) -> V:
     return b.select(tiny, x, y)
 
 
-def _split_log(b: FnBuilder, x: V) -> tuple[V, V]:
+def split_log(b: FnBuilder, x: V) -> tuple[V, V]:
     """x = 2**e * m with m in [sqrt(1/2), sqrt(2)), for normal positive x. Returns e as a float and m."""
     f = fmt(x)
     ity = int_like(x.ty)
@@ -207,7 +207,7 @@ def _log_core(b: FnBuilder, f_: V, e: V, correction: V | None = None) -> V:
 def log(b: FnBuilder, x: V) -> V:
     """Natural logarithm; -inf at 0, NaN below."""
     fm = fmt(x)
-    e, m = _split_log(b, x)
+    e, m = split_log(b, x)
     y = _log_core(b, b.fsub(m, 1.0), e)
     return _log_special(b, x, y, fm)
 
@@ -226,7 +226,7 @@ def log1p(b: FnBuilder, x: V) -> V:
     # What 1 + x lost, whichever of the two is larger.
     big = b.fcmp("ogt", x, 1.0)
     lost = b.select(big, b.fsub(1.0, b.fsub(u, x)), b.fsub(x, b.fsub(u, 1.0)))
-    e, m = _split_log(b, u)
+    e, m = split_log(b, u)
     y = _log_core(b, b.fsub(m, 1.0), e, b.fdiv(lost, u))
     y = _log_special(b, u, y, fm)
     return b.select(b.fcmp("olt", b.fabs(x), 2.0 ** -(fm.mantissa + 2)), x, y)

@@ -87,10 +87,10 @@ def round_half_away(b: FnBuilder, x: V) -> V:
 
 def _log_double(b: FnBuilder, x: V) -> tuple[V, V]:
     """log(x) of a positive normal number as high + low part, about twice the precision of the type."""
-    from disc_tf.codegen.cpu.math import _split_log
+    from disc_tf.codegen.cpu.math import split_log
 
     f = fmt(x)
-    e, m = _split_log(b, x)
+    e, m = split_log(b, x)
     # s = (m - 1) / (m + 1) with its error; m - 1 is exact, m + 1 = d + dl.
     num = b.fsub(m, 1.0)
     d, dl = two_sum(b, m, const(1.0, x.ty))

@@ -49,9 +49,9 @@ class Points:
         self.extents: list[list[V]] = [
             [frame.dim(_extent(region, axes)) for axes in group] for group in self._merged
         ]
-        self._access: dict[View, _Access] = {}
+        self.accesses: dict[View, _Access] = {}
         for view in _views(region):
-            self._access[view] = self._prepare(view)
+            self.accesses[view] = self._prepare(view)
         self.scalars = {
             op.result: _scalar(frame, op) for op in region.scalars if op.name in ("constant", "disc.dim")
         }
@@ -143,8 +143,9 @@ class Row:
     def _has_last(self, access: _Access) -> bool:
         return len(access.strides) > len(self.index)
 
-    def _load(self, value: Value, view: View, d: V, count: int, mask: V | None) -> V:
-        b, access = self.b, self.points._access[view]
+    def load(self, value: Value, view: View, d: V, count: int, mask: V | None) -> V:
+        """`count` points of ``value`` from ``d`` on, as they lie in ``view``, in register form; ``mask``: which of them exist."""
+        b, access = self.b, self.points.accesses[view]
         dtype = value.dtype
         elem = lanes.mem_elem(dtype)
         start = self._start(access)
@@ -170,7 +171,7 @@ class Row:
         return lanes.from_memory(b, dtype, bits)
 
     def _iota(self, value: Value, view: View, d: V, count: int) -> V:
-        b, access = self.b, self.points._access[view]
+        b, access = self.b, self.points.accesses[view]
         x = self._start(access)
         if self._has_last(access) and access.last != 0:
             x = b.add(x, b.mul(d, access.strides[-1]))
@@ -189,7 +190,7 @@ class Row:
         """A value that is read, not computed: scalar where it is the same at all the points."""
         region = self.region
         if v in region.reads:
-            return self._load(v, region.reads[v], d, count, mask)
+            return self.load(v, region.reads[v], d, count, mask)
         if v in region.iotas:
             return self._iota(v, region.iotas[v], d, count)
         if v in self.points.scalars:
@@ -227,10 +228,11 @@ class Row:
         """Write all outputs of the region at the points."""
         for out, view in self.region.writes:
             x = self.value(out, known, d, count, mask, seeds)
-            self._store(out, view, self.b.splat(x, count), d, mask)
+            self.store_value(out, view, self.b.splat(x, count), d, mask)
 
-    def _store(self, value: Value, view: View, x: V, d: V, mask: V | None) -> None:
-        b, access = self.b, self.points._access[view]
+    def store_value(self, value: Value, view: View, x: V, d: V, mask: V | None) -> None:
+        """The points ``x`` of one value to their place in ``view``."""
+        b, access = self.b, self.points.accesses[view]
         bits = lanes.to_memory(b, value.dtype, x)
         elem = bits.ty.elem
         start = self._start(access)

@@ -113,7 +113,7 @@ class RowsEmitter:
         zero = const(0, I64)
         for v, view in self.region.writes:
             if self.plan.is_row(self.region.resolve(v)):
-                first._store(v, view, first.value(v, known, zero, 1, None, {}), zero, None)
+                first.store_value(v, view, first.value(v, known, zero, 1, None, {}), zero, None)
 
     def _row_ops(self, first: Row, ops: Sequence[Op], known: dict[Value, V]) -> None:
         zero = const(0, I64)
@@ -221,7 +221,7 @@ class RowsEmitter:
             self._keep(v, b.splat(row.value(v, known, d, count, mask, {}), count), linear)
         for v, view in plan.writes:
             x = row.value(v, known, d, count, mask, {})
-            row._store(v, view, b.splat(x, count), d, mask)
+            row.store_value(v, view, b.splat(x, count), d, mask)
 
     def _strip_ty(self, dtype: DType) -> Ty:
         return I8 if dtype.is_bool else lanes.reg_elem(dtype)
@@ -245,14 +245,14 @@ class RowsEmitter:
         index = b.smax(b.smin(index, b.sub(limit, 1)), 0)
         start = b.mul(index, self.frame.dim(g.table.axes[0].stride))
         view = self.tables[g.op.result]
-        access = self.points._access[view]
+        access = self.points.accesses[view]
         assert access.base is not None
         moved = dataclasses.replace(access, base=b.gep(access.base, start, lanes.mem_elem(g.op.result.dtype)))
-        self.points._access[view] = moved
+        self.points.accesses[view] = moved
         try:
-            return row._load(g.op.result, view, d, count, mask)
+            return row.load(g.op.result, view, d, count, mask)
         finally:
-            self.points._access[view] = access
+            self.points.accesses[view] = access
 
 
 def combine_tree(b: FnBuilder, c: Combiner, parts: Sequence[V]) -> V:
