@@ -65,7 +65,7 @@ def scaled(value: float, op: str = "multiply") -> Build:
 def test_every_question_is_noted() -> None:
     """A method of `ShapeEnv` is either a question that `AskedEnv` notes or one that adds facts or is of the search itself."""
     not_asked = {
-        "child", "prefer", "assume_eq", "assume_divides", "assume_nonneg", "set_range", "set_likely", "facts",  # facts
+        "child", "prefer", "assume_eq", "assume_divides", "set_range", "set_likely", "facts",  # facts
         "known_factor", "rebuild", "absorb_divisions", "is_multiple",  # the search
     }  # fmt: skip
     public = {n for n, _ in inspect.getmembers(ShapeEnv, inspect.isfunction) if not n.startswith("_")}
