@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from disc_tf.commands import doctor, optimize, restore, verify
 from disc_tf.commands.common import INTERNAL_ERROR, NOT_BUILT, CommandError
+from disc_tf.testing.tf_process import ProcessFailed
 
 _EXIT_CODES = """exit codes:
-  0 done   1 internal error   2 usage   3 bad input   4 nothing compiled (--strict)   5 verification failed   6 not built yet"""
+  0 done   1 internal error   2 usage   3 bad input   4 not compiled (--strict)   5 verification failed   6 not built yet"""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CommandError as e:
         print(f"disc-tf: {e}", file=sys.stderr)
         return e.code
+    except ProcessFailed as e:
+        print(f"disc-tf: {e}", file=sys.stderr)
+        return INTERNAL_ERROR
     except KeyboardInterrupt:
         print("disc-tf: interrupted", file=sys.stderr)
         return INTERNAL_ERROR

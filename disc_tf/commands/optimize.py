@@ -99,7 +99,7 @@ def _phase(quiet: bool):
 
 def run(args: argparse.Namespace) -> int:
     from disc_tf.frontend.errors import GraphError
-    from disc_tf.optimizer import optimize_graph_def
+    from disc_tf.optimizer import StrictError, optimize_graph_def
 
     options = options_from(args)
     if not args.dry_run and not args.output:
@@ -118,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
         result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=args.dry_run, progress=say)
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    except StrictError as e:
+        raise CommandError(f"{args.input}: --strict: {e}", NOTHING_COMPILED) from e
     report = result.report
     code = OK
     if options.strict and not report.compiled_clusters:
