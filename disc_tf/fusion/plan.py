@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Sequence
 
 from disc_tf.fusion.access import EXPENSIVE, INDEX_OPS, Access, is_pointwise
+from disc_tf.fusion.conv import conv_group, settle_convolutions
 from disc_tf.fusion.groups import MAX_OPS, Group, Grouping
 from disc_tf.fusion.outline import REGION_OPS, UPDATE
 from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention, settle_dots
@@ -35,6 +36,7 @@ def make_plan(fn: Function, ctx: object = None) -> Plan:
     access = Access(fn)
     access.warm()
     settle_dots(access)
+    settle_convolutions(access)
     _settle_borders(access)
     grouping = Grouping(access)
     nodes = grouping.nodes
@@ -46,6 +48,8 @@ def make_plan(fn: Function, ctx: object = None) -> Plan:
     for op in nodes:
         if op.name == "dot_general" and grouping.is_free(op):
             gemm_group(grouping, op)
+        elif op.name == "convolution" and grouping.is_free(op):
+            conv_group(grouping, op)
     for op in nodes:
         if grouping.is_free(op) and is_row_reduce(op, access):
             rows_group(grouping, op)
@@ -88,7 +92,7 @@ def _is_library(op: Op) -> bool:
         is_pointwise(op)
         or op.name in _LOOP_OPS
         or op.name in EFFECTS
-        or op.name in ("constant", "disc.dim", "dot_general", "reduce", "return")
+        or op.name in ("constant", "disc.dim", "dot_general", "convolution", "reduce", "return")
     )
 
 
@@ -369,6 +373,7 @@ _FINISH = {
     "while": _finish_regions,
     "case": _finish_regions,
     "gemm": _finish_gemm,
+    "conv": _finish_gemm,
     "attention": _finish_attention,
     "rows": _finish_rows,
     "loop": _finish_loop,

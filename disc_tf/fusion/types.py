@@ -13,7 +13,7 @@ from disc_tf.fusion.views import View
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.dims import Dim
 
-KINDS = ("loop", "rows", "reduce", "gemm", "attention", "library", "view", "constant", "host")
+KINDS = ("loop", "rows", "reduce", "gemm", "conv", "attention", "library", "view", "constant", "host")
 
 
 @dataclasses.dataclass(eq=False)
@@ -78,6 +78,8 @@ class Fusion:
       reduce: ``reduce`` (the op), ``outer``, ``inner``.
       gemm: ``dot``, ``axes`` = (batch, m, n, k) numbers of axes, ``lhs`` (`View` over batch+m+k), ``rhs`` (`View` over batch+k+n),
         ``region`` over batch+m+n with the seed ``dot.result``; ``pack``: operand "rhs"/"lhs" that is constant, or None.
+      conv: ``conv``, ``lhs`` (`View` over batch, spatial..., channels; the last stride is 1), ``rhs`` (`View` over spatial..., channels,
+        features), ``region`` over the result's dims with the seed ``conv.result``; ``pack`` as for gemm.
       attention: ``qk``, ``pv``, ``q`` (batch+m+d), ``k`` (batch+n+d), ``v`` (batch+n+dv) views, ``score`` (`Region` over batch+m+n with
         ``inner`` 1, seed ``qk.result``), ``probs`` (the resolved value that multiplies v), ``region`` over batch+m+dv, seed ``pv.result``.
       view: ``view`` (`View` of the input, contiguous, that the output aliases).

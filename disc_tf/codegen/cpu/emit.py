@@ -16,7 +16,7 @@ Emitter = Callable[[Fusion, EmitContext], list[Variant]]
 EMITTERS: dict[str, Emitter] = {}
 
 #: modules that register emitters when imported
-_MODULES = ("loops", "rows", "reduce", "gemm", "attention", "library")
+_MODULES = ("loops", "rows", "reduce", "gemm", "conv", "attention", "library")
 
 
 def emitter(kind: str) -> Callable[[Emitter], Emitter]:

@@ -1,8 +1,8 @@
 """`convolution(x, w)`: StableHLO's convolution in one layout, channels last.
 
-x: ``[batch, spatial..., channels]``, w: ``[spatial..., channels / groups, features]``, result ``[batch, spatial..., features]``. StableHLO's
-other dimension numbers are transposes beside it (the importer writes them). Feature ``f`` belongs to group ``f // (features / groups)`` and
-reads that group's channels. Padding may be symbolic. f16 and bf16 are summed in f32 and rounded once.
+x: ``[batch, spatial..., channels]``, w: ``[spatial..., channels / groups, features]``, result ``[batch, spatial..., features]``.
+StableHLO's other dimension numbers are transposes beside it (the importer writes them). Feature ``f`` belongs to group ``f //
+(features / groups)`` and reads that group's channels. Padding may be symbolic. f16 and bf16 are summed in f32 and rounded once.
 """
 
 from __future__ import annotations

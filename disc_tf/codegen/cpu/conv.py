@@ -1,0 +1,399 @@
+"""Convolution with its epilogue as one kernel: lines of pixels times panels of the weights, without an unfolded copy of the data.
+
+A *line* is the pixels along the last axis (the last one that is not trivial). For each line the kernel makes a table of the input
+rows under the window, one for each position of the window in the other axes: an address in the data itself where the block of
+pixels needs nothing beyond the row's ends, else in a copy with the padding's zeros (this also widens narrow types, and spreads a
+dilated input); null where the row lies in the padding. Along the last axis, neighbouring positions of the window are one run of
+`window * channels` elements wherever pixels lie side by side. `helpers/conv.py` multiplies; the epilogue runs over the block.
+
+Depthwise convolutions (`depthwise.py`) use the same tasks, tables and epilogue.
+
+A task is a few lines x a block of pixels x a block of features, of fixed sizes: results are the same however tasks are split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from disc_tf.codegen.context import EmitContext
+from disc_tf.codegen.cpu import depthwise, lanes
+from disc_tf.codegen.cpu.emit import emitter
+from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
+from disc_tf.codegen.cpu.helpers.conv import conv_symbol
+from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
+from disc_tf.codegen.cpu.points import Points
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, merge_axes, unravel
+from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
+from disc_tf.codegen.kernel import Kernel, Variant
+from disc_tf.codegen.llvm import PTR, V, const, vec
+from disc_tf.fusion.types import Fusion, PrepareEntry, Region
+from disc_tf.fusion.views import Axis, View
+from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmax, dmin, product
+from disc_tf.ir.types import DType
+
+#: lines of a task
+_LINES = 4
+#: pixels of a block of a line, about; a multiple of the tile's rows
+_PIXELS = 72
+#: bytes of a row of a block of features
+_COLUMN_BYTES = 384
+#: multiply-adds that a chunk of tasks should have: about 10 us, what waking a thread costs
+_CHUNK_WORK = 1 << 20
+
+
+@emitter("conv")
+def emit_conv(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
+    """The kernel of a fusion of kind ``conv``; it serves every size, zero included.
+
+    ValueError for bool, and for groups whose number of features is not static.
+    """
+    return [Variant(None, (_Conv(fusion, ctx).emit(),))]
+
+
+@dataclasses.dataclass(frozen=True)
+class SpatialAxis:
+    """One spatial axis: window extent, stride, dilations (static), lower padding, extents of data and result, stride of the data."""
+
+    window: int
+    stride: int
+    spread: int
+    dilation: int
+    low: Dim
+    extent: Dim
+    out: Dim
+    step: Dim
+
+    @property
+    def reach(self) -> int:
+        """Distance between the first and the last position of the window."""
+        return (self.window - 1) * self.dilation
+
+    @property
+    def trivial(self) -> bool:
+        """One pixel under a window of one."""
+        return self.window == 1 and self.out == 1 and self.extent == 1 and self.low == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """What a task works on. Extents are in elements, `column` counts features over all groups."""
+
+    image: V
+    group: V
+    pixel: V
+    pixels: V
+    column: V
+    columns: V
+
+
+class _Conv:
+    """Emits one fusion."""
+
+    def __init__(self, fusion: Fusion, ctx: EmitContext) -> None:
+        self.fusion, self.ctx, self.target = fusion, ctx, ctx.target
+        op = fusion.attrs["conv"]
+        self.op, self.region = op, fusion.attrs["region"]
+        self.region: Region
+        self.lhs: View = fusion.attrs["lhs"]
+        self.rhs: View = fusion.attrs["rhs"]
+        x, w, a = op.operands[0], op.operands[1], op.attrs
+        self.stored = x.dtype
+        self.acc = acc_dtype(op.result.dtype)
+        self.tile: Tile = tile_for(self.target, self.acc)
+        self.ty = acc_ty(str(self.acc))
+        axes = [
+            SpatialAxis(
+                int(w.dims[k]), a["window_strides"][k], a["lhs_dilation"][k], a["rhs_dilation"][k], Dim.of(a["padding_low"][k]),
+                x.dims[k + 1], op.result.dims[k + 1], self.lhs.axes[k + 1].stride,
+            )
+            for k in range(x.rank - 2)
+        ]  # fmt: skip
+        last = max((k for k, axis in enumerate(axes) if not axis.trivial), default=0)
+        self.outer, self.line = axes[:last], axes[last]
+        self.groups: int = a["feature_group_count"]
+        self.images, self.channels, features = x.dims[0], w.dims[-2], w.dims[-1]
+        if self.groups > 1 and not features.is_static:
+            raise ValueError(f"convolution in {self.groups} groups with {features} features (nodes {', '.join(fusion.nodes[:3])})")
+        #: one channel and one feature each: all groups are one block of columns
+        self.depthwise = (
+            self.groups > 1 and self.channels == 1 and features == self.groups and all(k.spread == 1 for k in axes)
+        )
+        self.features = features if self.groups == 1 or self.depthwise else features // self.groups
+        self.blocks = 1 if self.depthwise else self.groups
+        self.taps = 1
+        for axis in self.outer:
+            self.taps *= axis.window
+        env = ctx.env
+        self.contiguous = env.is_equal(self.line.step, self.channels) is True
+        same = self.stored.bits == self.ty.bits
+        #: whether pixels can be read where they lie
+        self.in_place = same and self.line.spread == 1 and (self.contiguous or self.line.window == 1)
+        self.k_axes = merge_axes(self.rhs.axes[:-1], env)
+        self.packed = self._prepared()
+        self.whole_k = self.packed is not None or len(self.k_axes) <= 1
+        #: whether positions of the window along the line are one run
+        self.merged = self.line.dilation == 1 and self.whole_k
+        self.frame = ProductFrame(ctx)
+        self.b = self.frame.b
+
+    def _prepared(self) -> PrepareEntry | None:
+        """Prepared panels of constant weights: a matrix, whose groups begin at whole panels."""
+        view = self.rhs
+        if self.fusion.attrs.get("pack") != "rhs" or view.source not in self.ctx.params or len(self.k_axes) > 1:
+            return None
+        if self.blocks > 1 and int(self.features) % self.tile.nr:
+            return None
+        axes = (self.k_axes[0] if self.k_axes else Axis(ONE, ONE), view.axes[-1])
+        return self.ctx.prepared(View(view.source, view.offset, axes), panel_layout(self.target, self.acc))
+
+    @property
+    def block_columns(self) -> int:
+        """Features of a task."""
+        return max(_COLUMN_BYTES // self.ty.bytes // self.tile.nr, 1) * self.tile.nr
+
+    @property
+    def block_pixels(self) -> int:
+        """Pixels of a task's block, at most."""
+        return _PIXELS // self.tile.mr * self.tile.mr
+
+    # -- code ------------------------------------------------------------------------------------------
+
+    def emit(self) -> Kernel:
+        frame, b = self.frame, self.b
+        lines_d = product(axis.out for axis in self.outer)
+        self.outs = [frame.dim(axis.out) for axis in self.outer]
+        lines, width = frame.dim(lines_d), frame.dim(self.line.out)
+        self.width = width
+        features = frame.dim(self.features)
+        self.channels_v = frame.dim(self.channels)
+        images = frame.dim(self.images)
+        self._prepare()
+        self.points = Points(frame, self.region, (1, len(self.op.attrs["window_strides"]), 1), self.ctx.env)
+        line_blocks = _blocks(self, lines, _LINES)
+        pixel_blocks = _blocks(self, width, self.block_pixels)
+        column_blocks = _blocks(self, features, self.block_columns)
+        each = b.udiv(b.add(width, b.sub(pixel_blocks, 1)), b.smax(pixel_blocks, b.i64(1)))
+
+        def task(t: V, held: list[V]) -> list[V]:
+            pixel, rest = b.urem(t, pixel_blocks), b.udiv(t, pixel_blocks)
+            lead, rest = b.urem(rest, line_blocks), b.udiv(rest, line_blocks)
+            image, part = b.urem(rest, images), b.udiv(rest, images)
+            group, column = b.udiv(part, column_blocks), b.urem(part, column_blocks)
+            p0, c0 = b.mul(pixel, each), b.mul(column, self.block_columns)
+            block = Block(
+                image, group, p0, b.smax(b.smin(each, b.sub(width, p0)), b.i64(0)),
+                b.add(b.mul(group, features), c0), b.smin(b.i64(self.block_columns), b.sub(features, c0)),
+            )  # fmt: skip
+            weights = self._weights(block, b.icmp("ne", part, held[0]))
+            first = b.mul(lead, _LINES)
+            stop = b.smin(b.add(first, _LINES), lines)
+            b.loop(first, stop, 1, [], lambda line, _: self._one_line(line, block, weights), "line")
+            return [part]
+
+        b.loop(frame.begin, frame.end, 1, [b.i64(-1)], task, "task")
+        tasks = (
+            ceildiv(lines_d, _LINES) * ceildiv(self.line.out, self.block_pixels) * self.images
+            * (ceildiv(self.features, self.block_columns) * self.blocks)
+        )  # fmt: skip
+        return frame.kernel(self.fusion.name, tasks, self._grain())
+
+    def _grain(self) -> Dim:
+        try:
+            window = self.taps * self.line.window * self.channels
+            work = dmax(dmin(self.line.out, self.block_pixels) * _LINES * window * dmin(self.features, self.block_columns), 1)
+            return dmax(Dim.of(_CHUNK_WORK) // work, 1)
+        except DimTooComplex:
+            return ONE
+
+    def _prepare(self) -> None:
+        """Ask for buffers and scratch while at the top level."""
+        frame, line = self.frame, self.line
+        self.elem = lanes.mem_elem(self.stored)
+        self.x_base = frame.view_start(self.lhs, self.elem)
+        self.x_image = frame.dim(self.lhs.axes[0].stride)
+        self.table = frame.scratch_area(self.taps * 8)
+        self.k_total = self.channels * (self.taps * line.window)
+        if self.packed is not None:
+            self.w_base = frame.buffer(self.packed)
+        else:
+            self.w_base = frame.view_start(self.rhs, self.elem)
+            self.w_copy = frame.scratch_area(self.k_total * (self.block_columns * self.elem.bytes))
+        self.block_area = frame.scratch_area((self.block_pixels * self.block_columns + 2 * self.tile.lanes) * self.ty.bytes)
+        if not self.depthwise:
+            self.copy_pixels = (self.block_pixels - 1) * line.stride + line.reach + 1
+            pitch = self.channels * self.copy_pixels
+            self.copy_pitch = frame.dim(pitch)
+            self.copy_area = frame.scratch_area(pitch * (self.taps * self.ty.bytes))
+
+    # -- weights ---------------------------------------------------------------------------------------
+
+    def _weights(self, block: Block, fresh: V) -> V:
+        """The address of the block's panels; packed into scratch where they are not prepared."""
+        b = self.b
+        if self.packed is not None:
+            return b.gep(self.w_base, b.mul(block.column, self.frame.dim(self.k_total)), self.elem)
+
+        def pack() -> None:
+            symbol = pack_symbol(self.elem.bits, self.tile.nr)
+            n_stride = self.frame.dim(self.rhs.axes[-1].stride)
+            at = b.gep(self.w_base, b.mul(block.column, n_stride), self.elem)
+            if self.whole_k:
+                k_stride = self.frame.dim(self.k_axes[0].stride) if self.k_axes else b.i64(1)
+                self.frame.call(symbol, [at, k_stride, n_stride, self.w_copy, self.frame.dim(self.k_total), block.columns])
+                return
+            *window, channel = self.rhs.axes[:-1]
+            spatial = [self.frame.dim(axis.extent) for axis in window]
+            steps = [self.frame.dim(axis.stride) for axis in window]
+            k_stride = self.frame.dim(channel.stride)
+
+            def position(p: V, _: list[V]) -> None:
+                src = at
+                for i, s in zip(unravel(b, p, spatial), steps, strict=True):
+                    src = b.gep(src, b.mul(i, s), self.elem)
+                dst = b.gep(self.w_copy, b.mul(p, b.mul(self.channels_v, self.block_columns)), self.elem)
+                self.frame.call(symbol, [src, k_stride, n_stride, dst, self.channels_v, block.columns])
+
+            b.loop(0, self.taps * self.line.window, 1, [], position)
+
+        b.if_then(fresh, lambda: pack() and None)
+        return self.w_copy
+
+    # -- one line --------------------------------------------------------------------------------------
+
+    def _one_line(self, number: V, block: Block, weights: V) -> None:
+        b, line = self.b, self.line
+        first = b.sub(b.mul(block.pixel, line.stride), self.frame.dim(line.low))
+        if self.depthwise:
+            channel = block.column
+            self._rows(number, block, channel, lambda row, _: row)
+            depthwise.multiply(self, block, first, weights)
+        else:
+            self._multiply(number, block, first, weights)
+        self._epilogue(number, block)
+
+    def _multiply(self, number: V, block: Block, first: V, weights: V) -> None:
+        b, line, nr = self.b, self.line, self.tile.nr
+        last = b.add(first, b.add(b.mul(b.sub(block.pixels, 1), line.stride), line.reach))
+        inside = b.and_(b.icmp("sge", first, 0), b.icmp("slt", last, self.frame.dim(line.extent)))
+        if not self.in_place:
+            inside = const(0, inside.ty)
+
+        def place(row: V, tap: V) -> V:
+            def direct() -> list[V]:
+                return [b.gep(row, b.mul(first, self.frame.dim(line.step)), self.elem)]
+
+            def copy() -> list[V]:
+                dst = b.gep(self.copy_area, b.mul(tap, self.copy_pitch), self.ty)
+                self._copy_row(row, dst, first, b.add(b.sub(last, first), 1))
+                return [dst]
+
+            return b.if_else(inside, direct, copy)[0]
+
+        self._rows(number, block, b.mul(block.group, self.channels_v), place)
+        pitch = self.channels_v
+        if self.in_place and not self.contiguous:
+            pitch = b.select(inside, self.frame.dim(line.step), self.channels_v)
+        channels = self.channels_v
+        if self.merged:
+            runs, k, step = b.i64(1), b.mul(channels, line.window), b.i64(0)
+        else:
+            runs, k, step = b.i64(line.window), channels, b.mul(pitch, line.dilation)
+        if self.whole_k:
+            b_run, panel = b.mul(channels, nr), b.mul(self.frame.dim(self.k_total), nr)
+        else:
+            b_run, panel = b.mul(channels, self.block_columns), b.mul(channels, nr)
+        self.frame.call(
+            conv_symbol(self.acc, self.stored),
+            [
+                self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
+                panel, self.block_area, b.i64(self.block_columns), block.pixels, block.columns,
+            ],
+        )  # fmt: skip
+
+    def _rows(self, number: V, block: Block, channel: V, place) -> None:
+        """Fill the table: `place(row, tap)` for the input row (address of its pixel 0) under each position of the window in the outer
+        axes, null in the padding."""
+        b, frame = self.b, self.frame
+        image = b.gep(self.x_base, b.add(b.mul(block.image, self.x_image), channel), self.elem)
+        index = unravel(b, number, self.outs)
+        windows = [b.i64(axis.window) for axis in self.outer]
+
+        def tap(t: V, _: list[V]) -> None:
+            ok, row = const(1, b.icmp("eq", t, 0).ty), image
+            for axis, i, at in zip(self.outer, index, unravel(b, t, windows), strict=True):
+                y = b.add(b.sub(b.mul(i, axis.stride), frame.dim(axis.low)), b.mul(at, axis.dilation))
+                if axis.spread > 1:
+                    safe = b.smax(y, b.i64(0))
+                    ok = b.and_(ok, b.and_(b.icmp("sge", y, 0), b.icmp("eq", b.urem(safe, axis.spread), 0)))
+                    y = b.udiv(safe, axis.spread)
+                ok = b.and_(ok, b.icmp("ult", y, frame.dim(axis.extent)))
+                row = b.gep(row, b.mul(y, frame.dim(axis.step)), self.elem)
+            found = b.if_else(ok, lambda: [place(row, t)], lambda: [const(0, PTR)])[0]
+            b.store(found, b.gep(self.table, t, PTR))
+
+        b.loop(0, self.taps, 1, [], tap, "tap")
+
+    def _copy_row(self, row: V, dst: V, first: V, pixels: V) -> None:
+        """Pixels [first, first + pixels) of the spread row with zeros around, as accumulator elements, channels side by side."""
+        b, line = self.b, self.line
+        extent, channels = self.frame.dim(line.extent), self.channels_v
+        stop = b.add(first, pixels)
+        if line.spread == 1:
+            low = b.smin(b.smax(first, b.i64(0)), stop)
+            high = b.smax(b.smin(stop, extent), low)
+            self._zeros(dst, b.mul(b.sub(low, first), channels))
+            self._zeros(
+                b.gep(dst, b.mul(b.sub(high, first), channels), self.ty), b.mul(b.sub(stop, high), channels)
+            )
+            at, count, pitch = b.sub(low, first), b.sub(high, low), channels
+        else:
+            spread = line.spread
+            self._zeros(dst, b.mul(pixels, channels))
+            low = b.udiv(b.add(b.smax(first, b.i64(0)), spread - 1), spread)
+            high = b.smin(b.udiv(b.add(b.smax(stop, b.i64(0)), spread - 1), spread), extent)
+            at, count, pitch = b.sub(b.mul(low, spread), first), b.sub(high, low), b.mul(channels, spread)
+        src = b.gep(row, b.mul(low, self.frame.dim(line.step)), self.elem)
+        out = b.gep(dst, b.mul(at, channels), self.ty)
+        one, zero = b.i64(1), b.i64(0)
+        if self.contiguous and line.spread == 1:
+            args = [src, zero, one, out, zero, one, b.mul(count, channels)]
+        else:
+            args = [src, self.frame.dim(line.step), one, out, pitch, b.smax(count, zero), channels]
+        self.frame.call(rows_symbol(self.stored, self.acc), args)
+
+    def _zeros(self, p: V, count: V) -> None:
+        b, width = self.b, self.tile.lanes
+        main = b.and_(count, -width)
+        wide, single = const(0, vec(self.ty, width)), const(0, self.ty)
+        b.loop(0, main, width, [], lambda i, _: b.store(wide, b.gep(p, i, self.ty)))
+        b.loop(main, count, 1, [], lambda i, _: b.store(single, b.gep(p, i, self.ty)))
+
+    # -- epilogue --------------------------------------------------------------------------------------
+
+    def _epilogue(self, number: V, block: Block) -> None:
+        b, points = self.b, self.points
+        images, pixels, columns = points.extents
+        lead = unravel(b, block.image, images)
+        start = b.add(b.mul(number, self.width), block.pixel)
+
+        def pixel(i: V, _: list[V]) -> None:
+            index = [*lead, *unravel(b, b.add(start, i), pixels)]
+            line = b.gep(self.block_area, b.mul(i, self.block_columns), self.ty)
+            seed = self._seed(line, self.op.result.dtype)
+            emit_points(points, index, columns, block.column, block.columns, self.op.result, seed, self.tile.lanes)
+
+        b.loop(0, block.pixels, 1, [], pixel, "pixel")
+
+    def _seed(self, line: V, dtype: DType):
+        b = self.b
+
+        def load(at: V, count: int) -> V:
+            return from_accumulator(b, dtype, b.load(vec(self.ty, count), b.gep(line, at, self.ty)))
+
+        return load
+
+
+def _blocks(conv: _Conv, extent: V, size: DimLike) -> V:
+    """Blocks of `size` that cover an extent."""
+    b = conv.b
+    return b.udiv(b.add(extent, int(Dim.of(size)) - 1), int(Dim.of(size)))

@@ -1,0 +1,117 @@
+"""The helper that multiplies a line of pixels by a convolution's weights, on the register tiles of `helpers/gemm.py`.
+
+`h_conv_<acc>_<stored>(ROWS, taps, runs, k, lda, step, B, b_tap, b_run, panel, C, ldc, m, n)`: C[m, n] = the sum over `taps` rows and
+`runs` positions in each of them of A[m, k] B[k, n]. Pitches and steps are in elements.
+
+* ROWS: `taps` addresses, one for each position of the window in all axes but the last; null where that lies in the padding. Pixel i at run
+  r of such a row is `k` contiguous accumulator elements at `row + i*lda + r*step`.
+* B: panels of NR columns, `panel` apart; those of tap t and run r begin `t*b_tap + r*b_run` elements later.
+* C: rows of `ldc` elements; whole vectors are written. It is zero where every row is null.
+
+The order of additions is that of the taps, runs and k for every element.
+"""
+
+from __future__ import annotations
+
+from disc_tf.codegen.cpu.helpers import helper
+from disc_tf.codegen.cpu.target import CpuTarget
+from disc_tf.codegen.cpu.tiles import acc_ty, tile_for
+from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, V, const, vec
+from disc_tf.ir.types import DType
+
+_SIZES = ("taps", "runs", "k", "lda", "step", "b_tap", "b_run", "panel", "ldc", "m", "n")
+
+
+def conv_symbol(acc: DType, stored: DType) -> str:
+    """The symbol of the helper for weights of type `stored`."""
+    return f"h_conv_{acc}_{stored}"
+
+
+@helper("h_conv")
+def _make_conv(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    _, _, acc_name, stored_name = symbol.split("_")
+    order = ("ROWS", "taps", "runs", "k", "lda", "step", "B", "b_tap", "b_run", "panel", "C", "ldc", "m", "n")
+    b = FnBuilder(
+        symbol, [(n, I64 if n in _SIZES else PTR) for n in order], linkage="internal", fma=target.fma,
+        attrs=target.fn_attrs + " noinline",
+    )  # fmt: skip
+    line = _Line(b, target, acc_name, stored_name)
+    line.emit()
+    b.ret()
+    tile = line.tile
+    return b, tuple(line.micro(r, v) for v in range(1, tile.nv + 1) for r in range(1, tile.mr + 1))
+
+
+class _Line:
+    def __init__(self, b: FnBuilder, target: CpuTarget, acc: str, stored: str) -> None:
+        self.b, self.ty = b, acc_ty(acc)
+        self.tile = tile_for(target, DType.from_name(acc))
+        self.stored = DType.from_name(stored)
+        self.prefix = f"h_mk_{acc}_{stored}"
+
+    def micro(self, rows: int, vectors: int) -> str:
+        return f"{self.prefix}_{rows}x{vectors}"
+
+    def emit(self) -> None:
+        b, tile = self.b, self.tile
+        table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, m, n = b.params
+        full = b.udiv(n, tile.nr)
+        rest = b.sub(n, b.mul(full, tile.nr))
+        rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
+        count = b.udiv(b.add(m, tile.mr - 1), tile.mr)
+        each = b.udiv(m, b.smax(count, b.i64(1)))
+        longer = b.sub(m, b.mul(each, count))
+        whole = b.mul(full, panel)
+
+        def strip(s: V, at: list[V]) -> list[V]:
+            rows = b.add(each, b.zext(b.icmp("slt", s, longer), I64))
+            start = b.mul(at[0], lda)
+            sc = b.gep(c, b.mul(at[0], ldc), self.ty)
+
+            def product(more: V, a: V, w: V) -> None:
+                self._run(rows, tile.nv, a, w, sc, k, lda, ldc, full, panel, more)
+                tail = b.gep(w, b.mul(whole, self.stored.bytes), I8)
+                tail_c = b.gep(sc, b.mul(full, tile.nr), self.ty)
+                one = b.i64(1)
+                cases = {
+                    v: lambda v=v: self._run(rows, v, a, tail, tail_c, k, lda, ldc, one, panel, more)
+                    for v in range(1, tile.nv + 1)
+                }
+                b.switch(rest_vectors, cases, lambda: None)
+
+            def tap(t: V, begun: list[V]) -> list[V]:
+                row = b.load(PTR, b.gep(table, t, PTR))
+
+                def run(r: V, more: list[V]) -> list[V]:
+                    a = b.gep(row, b.add(start, b.mul(r, step)), self.ty)
+                    w = b.gep(weights, b.mul(b.add(b.mul(t, b_tap), b.mul(r, b_run)), self.stored.bytes), I8)
+                    product(more[0], a, w)
+                    return [const(1, I1)]
+
+                there = b.icmp("ne", b.ptrtoint(row), 0)
+                return b.if_else(there, lambda: b.loop(0, runs, 1, begun, run, "run"), lambda: begun)
+
+            begun = b.loop(0, taps, 1, [const(0, I1)], tap, "tap")
+            b.if_then(b.not_(begun[0]), lambda: self._zero(rows, sc, ldc, n))
+            return [b.add(at[0], rows)]
+
+        b.loop(0, count, 1, [b.i64(0)], strip, "strip")
+
+    def _zero(self, rows: V, c: V, ldc: V, n: V) -> None:
+        b, lanes = self.b, self.tile.lanes
+        zero = const(0, vec(self.ty, lanes))
+
+        def row(i: V, _: list[V]) -> None:
+            line = b.gep(c, b.mul(i, ldc), self.ty)
+            b.loop(0, n, lanes, [], lambda j, _: b.store(zero, b.gep(line, j, self.ty)))
+
+        b.loop(0, rows, 1, [], row)
+
+    def _run(self, rows: V, vectors: int, a: V, w: V, c: V, k: V, lda: V, ldc: V, panels: V, panel: V, more: V) -> None:
+        b = self.b
+        args = [a, w, c, k, lda, b.i64(self.tile.nr), ldc, panels, panel, more, a, w, b.i64(0)]
+
+        def call(r: int):
+            return lambda: b.call(self.micro(r, vectors), VOID, args, declare=False) and None
+
+        b.switch(rows, {r: call(r) for r in range(1, self.tile.mr + 1)})

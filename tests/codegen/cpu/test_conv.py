@@ -1,0 +1,164 @@
+"""Convolutions against numpy in float64: targets x dtypes x windows x sizes x epilogues."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from disc_tf.ir.dims import Dim, ceildiv, dmax
+from disc_tf.ir.opset.convolution import convolve
+from disc_tf.ir.types import DType
+from tests.codegen.cpu.products import Case, epsilon, host_targets, prepared, random
+
+TARGETS = host_targets()
+F32 = DType.F32
+ONES = (1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv:
+    """`window` and the attributes, spatial axes only; `size(name, extent)` gives the padding for "same"."""
+
+    window: tuple[int, ...] = (3, 3)
+    channels: int = 5
+    features: int = 7
+    strides: tuple[int, ...] = ONES
+    low: tuple[int, ...] = (0, 0)
+    high: tuple[int, ...] = (0, 0)
+    spread: tuple[int, ...] = ONES
+    dilation: tuple[int, ...] = ONES
+    groups: int = 1
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        return (*self.window, self.channels // self.groups, self.features)
+
+    def build(self, c: Case, x, w, low=None, high=None, dims=None):
+        return c.b.convolution(
+            x, w, strides=self.strides, padding_low=low or self.low, padding_high=high or self.high, lhs_dilation=self.spread,
+            rhs_dilation=self.dilation, groups=self.groups, dims=dims,
+        )  # fmt: skip
+
+    def reference(self, x: np.ndarray, w: np.ndarray, low=None, high=None) -> np.ndarray:
+        return convolve(x, w, self.strides, low or self.low, high or self.high, self.spread, self.dilation, self.groups)
+
+
+CONVS = {
+    "valid": Conv(),
+    "padded": Conv(low=(1, 1), high=(1, 1), channels=16, features=33),
+    "strided": Conv(strides=(2, 2), low=(0, 0), high=(1, 1), channels=3, features=32),
+    "point-strided": Conv(window=(1, 1), strides=(2, 3), channels=9, features=100),
+    "dilated": Conv(dilation=(2, 3), low=(2, 3), high=(2, 3)),
+    "transposed": Conv(window=(4, 3), spread=(2, 3), low=(3, 1), high=(2, 2)),
+    "cropped": Conv(low=(-1, -2), high=(-1, 0)),
+    "far": Conv(low=(4, 9), high=(5, 8)),
+    "groups": Conv(groups=2, channels=6, features=10, low=(1, 1), high=(1, 1)),
+    "whole-groups": Conv(groups=2, channels=4, features=192, dilation=(1, 2)),
+    "long": Conv(window=(1, 19), channels=1, features=3, strides=(1, 4)),
+    "column": Conv(window=(5, 1), channels=40, features=130, low=(2, 0), high=(2, 0)),
+    "depthwise": Conv(groups=37, channels=37, features=37, low=(1, 1), high=(1, 1)),
+    "depthwise-strided": Conv(groups=16, channels=16, features=16, strides=(2, 2), window=(5, 3), low=(2, 0), high=(1, 2)),
+    "depthwise-dilated": Conv(groups=100, channels=100, features=100, dilation=(2, 2), low=(2, 4), high=(2, 2)),
+    "depthwise-long": Conv(groups=9, channels=9, features=9, window=(1, 15), low=(0, 7), high=(0, 7)),
+    "depthwise-multiplier": Conv(groups=3, channels=3, features=6),
+    "depthwise-transposed": Conv(groups=4, channels=4, features=4, spread=(2, 2), low=(2, 2), high=(1, 1)),
+    "1d": Conv(window=(3,), strides=(2,), low=(1,), high=(1,), spread=(1,), dilation=(1,)),
+    "3d": Conv((2, 3, 2), 4, 6, (1, 2, 1), (1, 0, 1), (0, 2, 1), (1, 1, 1), (1, 1, 2)),
+}
+#: batch and spatial extents (the first one for 1d; the last repeated for 3d)
+SIZES = [(1, 9, 11), (2, 4, 3), (1, 1, 1), (0, 5, 5), (1, 0, 4), (1, 6, 0), (1, 2, 150), (3, 17, 7)]
+
+
+def extents(conv: Conv, size: tuple[int, ...]) -> tuple[int, ...]:
+    n, *spatial = size
+    return (n, *(spatial + spatial[-1:])[: len(conv.window)])
+
+
+def check(got: np.ndarray, x: np.ndarray, w: np.ndarray, conv: Conv, dtype: DType, **padding) -> None:
+    want = conv.reference(x, w, **padding)
+    if dtype.is_int:
+        np.testing.assert_array_equal(got, want.astype(dtype.np))
+        return
+    scale = conv.reference(np.abs(x), np.abs(w), **padding)
+    terms = w[..., 0].size + 4
+    accumulate = 2.0**-52 if dtype is DType.F64 else 2.0**-23
+    bound = terms * accumulate * scale + 2 * epsilon(dtype) * (np.abs(want) + 1e-6)
+    assert got.shape == want.shape
+    worst = np.max(np.abs(got.astype(np.float64) - want) - bound, initial=-1.0)
+    assert worst <= 0, f"off by {worst} beyond the bound"
+
+
+def _pairs():
+    """All targets with both kinds of weights; every run has the newest target with constants and the oldest without."""
+    for kind in ("const", "device"):
+        for target in TARGETS:
+            fast = (kind, target) in (("const", TARGETS[-1]), ("device", TARGETS[0]))
+            yield pytest.param(kind, target, id=f"{kind}-{target.name}", marks=() if fast else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("kind", "target"), _pairs())
+@pytest.mark.parametrize("name", CONVS)
+def test_windows_and_sizes(kind, target, name):
+    """One kernel for every size; each split of the tasks gives the same bits."""
+    conv, rng = CONVS[name], np.random.default_rng(3)
+    c = Case()
+    x = c.arg(F32, ("n", *("h", "w", "d")[: len(conv.window)], conv.channels))
+    w = c.arg(F32, conv.kernel, kind)
+    f = c.compile(target, "conv", [conv.build(c, x, w)])
+    for size in SIZES:
+        shape = extents(conv, size)
+        arrays = {x: random(rng, F32, (*shape, conv.channels)), w: random(rng, F32, conv.kernel)}
+        dims = dict(zip(("n", "h", "w", "d"), shape, strict=False))
+        all_arrays = {**arrays, **prepared(f, arrays)}
+        (got,) = f(all_arrays, dims)
+        check(got, arrays[x], arrays[w], conv, F32)
+        (again,) = f(all_arrays, dims, split=1)
+        assert got.tobytes() == again.tobytes()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [DType.F64, DType.F16, DType.BF16, DType.I32, DType.U8], ids=str)
+@pytest.mark.parametrize("name", ["padded", "depthwise"])
+def test_dtypes(target, dtype, name):
+    conv, rng = CONVS[name], np.random.default_rng(4)
+    c = Case()
+    x, w = c.arg(dtype, ("n", "h", "w", conv.channels)), c.arg(dtype, conv.kernel, "const")
+    f = c.compile(target, "conv", [conv.build(c, x, w)])
+    for size in SIZES[:3]:
+        arrays = {x: random(rng, dtype, (*size, conv.channels)), w: random(rng, dtype, conv.kernel)}
+        (got,) = f({**arrays, **prepared(f, arrays)}, dict(zip("nhw", size, strict=True)))
+        check(got, arrays[x], arrays[w], conv, dtype)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 12])
+def test_symbolic_padding_with_epilogue(target, stride, groups):
+    """SAME padding of unknown extents, then bias, residual and a clamp; the sum itself is a result too."""
+    conv = Conv(channels=12, features=12, strides=(stride, stride), groups=groups)
+    rng = np.random.default_rng(5)
+    c = Case()
+    b = c.b
+    x, w, bias = c.arg(F32, ("n", "h", "w", 12)), c.arg(F32, conv.kernel, "const"), c.arg(F32, (12,))
+    spatial = [Dim.of("h"), Dim.of("w")]
+    outs = [ceildiv(d, stride) for d in spatial]
+    total = [dmax((o - 1) * stride + 3 - d, 0) for o, d in zip(outs, spatial, strict=True)]
+    low = [t // 2 for t in total]
+    y = conv.build(c, x, w, low, [t - a for t, a in zip(total, low, strict=True)], ("n", *outs, 12))
+    res = c.arg(F32, y.dims)
+    z = b.add(b.add(y, b.broadcast_in_dim(bias, y.dims, (3,))), res)
+    z = b.minimum(b.maximum(z, b.full(0.0, F32, z.dims)), b.full(6.0, F32, z.dims))
+    f = c.compile(target, "conv", [y, z])
+    for n, h, v in SIZES:
+        at = {"n": n, "h": h, "w": v}
+        shape = tuple(d.evaluate(at) for d in y.dims)
+        arrays = {
+            x: random(rng, F32, (n, h, v, 12)), w: random(rng, F32, conv.kernel), bias: random(rng, F32, (12,)),
+            res: random(rng, F32, shape),
+        }  # fmt: skip
+        got, clamped = f({**arrays, **prepared(f, arrays)}, at)
+        pads = [[d.evaluate(at) for d in low], [(t - a).evaluate(at) for t, a in zip(total, low, strict=True)]]
+        check(got, arrays[x], arrays[w], conv, F32, low=pads[0], high=pads[1])
+        np.testing.assert_allclose(clamped, np.clip(got + arrays[bias] + arrays[res], 0, 6), rtol=1e-6, atol=1e-6)
