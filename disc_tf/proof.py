@@ -44,10 +44,12 @@ def prove(
     outputs = report.outputs
     sizes = list(sizes) if sizes is not None else sample_sizes(specs, points)
 
+    two_bodies = any(c.bodies == 2 for c in report.clusters)
+
     def attempt(graph: Any, with_timing: bool) -> list[ShapeResult]:
         path = directory / "candidate.pb"
         path.write_bytes(serialized(graph))
-        return verify_graphs(original, path, specs, outputs, sizes, timing=with_timing, threads=threads)
+        return verify_graphs(original, path, specs, outputs, sizes, timing=with_timing, threads=threads, broadcast=two_bodies)
 
     progress(f"verifying at {len(sizes)} shapes against TensorFlow")
     found = attempt(result.graph_def, timing)

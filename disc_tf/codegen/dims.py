@@ -44,11 +44,21 @@ class DimEmitter:
         for coefficient, mono in d.terms:
             value = b.const(float(abs(coefficient)), F64)
             for atom, power in mono:
-                base = b.fabs(b.sitofp(self._atom(atom), F64))
+                base = self._atom_bound(atom)
                 for _ in range(power):
                     value = b.fmul(value, base)
             total = value if total is None else b.fadd(total, value)
         return total if total is not None else b.const(0.0, F64)
+
+    def _atom_bound(self, atom: Atom) -> V:
+        """An upper bound of an atom's magnitude, from bounds of its arguments: those may have wrapped as i64."""
+        b = self.b
+        if atom.kind == "sym":
+            return b.fabs(b.sitofp(self._atom(atom), F64))
+        x, y = (self.f64(a) for a in atom.args)
+        if atom.kind == "floordiv":
+            return b.fadd(x, b.const(1.0, F64))
+        return y if atom.kind == "mod" else b.fadd(x, y)
 
     def _atom(self, atom: Atom) -> V:
         b = self.b

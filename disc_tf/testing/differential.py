@@ -12,7 +12,7 @@ import numpy as np
 
 from disc_tf.report import ShapeResult
 from disc_tf.testing.compare import compare
-from disc_tf.testing.inputs import InputSpec, make_feeds
+from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
 from disc_tf.testing.tf_process import ProcessFailed, TfError, TfProcess
 
 
@@ -27,12 +27,14 @@ def verify_graphs(
     timing: bool = False,
     threads: int = 0,
     rounds: int = 5,
+    broadcast: bool = False,
     progress: Callable[[ShapeResult], None] | None = None,
 ) -> list[ShapeResult]:
     """Run both graphs at every assignment of ``sizes``: outputs compared with the reference, times with TensorFlow as users run it.
 
     Where the reference raises, the optimised graph must raise the same code. An optimised graph that does not load, or that takes its
-    process down, has failed at this and all further shapes. Timing runs in interleaved rounds. Raises `ProcessFailed` if the original's
+    process down, has failed at this and all further shapes. ``broadcast`` adds inputs that broadcast against each other (what the general body
+    of a cluster is for). Timing runs in interleaved rounds. Raises `ProcessFailed` if the original's
     process does not answer.
     """
     names = [f"{s.name}:0" for s in specs]
@@ -52,8 +54,9 @@ def verify_graphs(
                 stack.enter_context(TfProcess(original, names, outputs, threads=threads)),
                 stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads)),
             ]
-        for i, size in enumerate(sizes):
-            feeds = make_feeds(specs, size, seed=i)
+        cases = [(make_feeds(specs, size, seed=i), True) for i, size in enumerate(sizes)]
+        cases += [(feeds, False) for feeds in broadcast_feeds(specs)] if broadcast else []
+        for feeds, timed in cases:
             result = ShapeResult({s.name: list(f.shape) for s, f in zip(specs, feeds, strict=True)}, not failure, failure)
             if candidate is not None and not failure:
                 try:
@@ -61,7 +64,7 @@ def verify_graphs(
                 except CandidateFailed as e:
                     result.ok, result.message = False, str(e)
                     failure = result.message
-            if users and result.ok and not result.message:
+            if users and timed and result.ok and not result.message:
                 _time(result, users[0], users[1], feeds, rounds)
             results.append(result)
             if progress is not None:

@@ -164,3 +164,20 @@ def make_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int =
     """One array per input."""
     rng = np.random.default_rng(seed)
     return [s.make(s.shape(sizes), rng) for s in specs]
+
+
+def broadcast_feeds(specs: Sequence[InputSpec], seed: int = 0, limit: int = 3) -> list[list[np.ndarray]]:
+    """Feeds in which one input has extent 1 along its first dim where others have 3: TensorFlow broadcasts, or refuses.
+
+    One list for each input that shares the name of its first dim with another, at most ``limit``.
+    """
+    names = {d for s in specs for d in s.dims if isinstance(d, str)}
+    batch = [s.dims[0] for s in specs if s.dims and isinstance(s.dims[0], str)]
+    sizes = {n: 3 if n in batch else 7 for n in names}
+    out = []
+    for i, spec in enumerate(specs):
+        if spec.dims and isinstance(spec.dims[0], str) and batch.count(spec.dims[0]) > 1 and len(out) < limit:
+            feeds = make_feeds(specs, sizes, seed + i)
+            feeds[i] = feeds[i][:1]
+            out.append(feeds)
+    return out

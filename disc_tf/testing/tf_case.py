@@ -151,7 +151,8 @@ def declared_dims(shape: Sequence[int], mode: str, index: int) -> list[Dim]:
 def lower_graph(graph: Graph, mode: str, known_dims: Sequence[str] = ()) -> Function:
     """The graph as a function of its placeholders, all results of the tested node and the final token returned.
 
-    known_dims: operands whose dims are static in every mode (shape vectors: their length is a result's rank). The function is verified.
+    known_dims: operands whose dims are static in every mode (shape vectors: their length is a result's rank); ``"x:3"`` is one dim
+    of ``x`` (channels). The function is verified.
     """
     from disc_tf.ir.verifier import verify
 
@@ -160,7 +161,9 @@ def lower_graph(graph: Graph, mode: str, known_dims: Sequence[str] = ()) -> Func
     ctx = LoweringContext(builder, fn.env)
     feeds: dict[tuple[str, int], Value] = {}
     for i, (name, array) in enumerate(zip(graph.feeds, graph.arrays, strict=True)):
-        dims = declared_dims(array.shape, "static" if name.removeprefix("arg_") in known_dims else mode, i)
+        operand = name.removeprefix("arg_")
+        dims = declared_dims(array.shape, "static" if operand in known_dims else mode, i)
+        dims = [Dim.of(int(n)) if f"{operand}:{k}" in known_dims else d for k, (n, d) in enumerate(zip(array.shape, dims, strict=True))]
         type = TensorType.of(DType.from_np(array.dtype), dims)
         feeds[(name, 0)] = fn.add_arg(type, ArgInfo(name))
     found = lower_nodes(ctx, graph.nodes, feeds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,9 @@ class TfProcess:
         threads: int = 0,
         python: str = sys.executable,
         env: dict[str, str] | None = None,
+        timeout: float = 900.0,
     ) -> None:
+        self._timeout = timeout
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
         if reference:
             environment["TF_ENABLE_ONEDNN_OPTS"] = "0"
@@ -82,6 +85,10 @@ class TfProcess:
         assert self._child.stdin is not None and self._child.stdout is not None
         try:
             write_message(self._child.stdin, (command, argument))
+            ready, _, _ = select.select([self._child.stdout], [], [], self._timeout)
+            if not ready:
+                self._child.kill()
+                raise ProcessFailed(f"the TensorFlow process did not answer {command!r} within {self._timeout:.0f} s")
             reply = read_message(self._child.stdout)
         except BrokenPipeError:
             reply = None
