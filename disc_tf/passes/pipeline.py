@@ -8,6 +8,7 @@ from disc_tf.ir.core import Module
 from disc_tf.ir.pass_manager import Pass, PassContext, PassManager
 from disc_tf.passes.canonicalize import Canonicalize
 from disc_tf.passes.constant_folding import ConstantFolding
+from disc_tf.passes.conv_rules import ConvToDot
 from disc_tf.passes.cse import CSE
 from disc_tf.passes.dce import DCE
 from disc_tf.passes.dot_rules import DotCanonicalize, DotMerge
@@ -18,7 +19,7 @@ from disc_tf.passes.spread_splats import SpreadSplats
 
 PASSES: dict[str, type[Pass]] = {
     p.name: p
-    for p in (Canonicalize, ConstantFolding, CSE, DCE, DotCanonicalize, DotMerge, OutlinePrepare, ShapeSimplifier, SpreadSplats)
+    for p in (Canonicalize, ConstantFolding, ConvToDot, CSE, DCE, DotCanonicalize, DotMerge, OutlinePrepare, ShapeSimplifier, SpreadSplats)
 }
 
 #: before the bodies are split: everything that both share, "prepare" included
@@ -29,6 +30,7 @@ SHARED: tuple[Pass, ...] = (
     Canonicalize(),
     ConstantFolding(),
     CSE(),
+    ConvToDot(),
     DotCanonicalize(),
     DotMerge(),
     Canonicalize(),
