@@ -336,9 +336,10 @@ class Builder:
         self, xs: Sequence[Value], inits: Sequence[Value], region: Block | str, window_dimensions: Sequence[int],
         window_strides: Sequence[int] | None = None, padding_low: Iterable[DimLike] | None = None,
         padding_high: Iterable[DimLike] | None = None, base_dilations: Sequence[int] | None = None,
-        window_dilations: Sequence[int] | None = None,
+        window_dilations: Sequence[int] | None = None, dims: Sequence[DimLike] | None = None,
     ) -> list[Value]:  # fmt: skip
-        """StableHLO reduce_window; strides and dilations default to 1, padding to 0."""
+        """StableHLO reduce_window; strides and dilations default to 1, padding to 0. `dims`: the results' extents where the creator knows
+        plainer expressions for them."""
         ones = (1,) * xs[0].rank
         attrs = {
             "window_dimensions": tuple(window_dimensions),
@@ -349,7 +350,8 @@ class Builder:
             "padding_high": _dims(padding_high if padding_high is not None else (0,) * len(ones)),
         }
         block = self.monoid(region, xs[0].dtype) if isinstance(region, str) else region
-        return self.create("reduce_window", [*xs, *inits], attrs, [block]).results
+        result = None if dims is None else [TensorType.of(x.dtype, dims) for x in xs]
+        return self.create("reduce_window", [*xs, *inits], attrs, [block], result).results
 
     def sort(
         self, xs: Sequence[Value], dimension: int, region: Block | str, stable: bool = True

@@ -156,6 +156,13 @@ def _infer_reduce_window(i: InferInput) -> list[Type]:
     dtypes = [t.dtype for t in inputs]
     check_scalar_region(i, i.regions[0], dtypes * 2, dtypes)
     out = tuple(window_extent(*column) for column in columns)
+    if i.result is not None and len(i.result) == len(dtypes):  # the creator may know plainer dims for the same extents
+        chosen = [t.dims for t in i.result if isinstance(t, TensorType) and t.rank == len(out)]
+        if len(chosen) == len(dtypes):
+            for have, want in zip(chosen[0], out, strict=True):
+                if i.differ(have, want):
+                    raise i.fail(f"the result has dims {chosen[0]}, should have {out}")
+            return [TensorType(d, dims) for d, dims in zip(dtypes, chosen, strict=True)]
     return [TensorType(d, out) for d in dtypes]
 
 
@@ -360,7 +367,7 @@ _define(
         "window_dimensions": Attr("ints"), "window_strides": Attr("ints"), "base_dilations": Attr("ints"),
         "window_dilations": Attr("ints"), "padding_low": Attr("dims"), "padding_high": Attr("dims"),
     },
-    regions=1, stablehlo="stablehlo.reduce_window",
+    regions=1, typed=True, stablehlo="stablehlo.reduce_window",
 )  # fmt: skip
 _define(
     "sort", None, _infer_sort, _sort_reference, {"dimension": Attr("int"), "stable": Attr("bool", default=True)},
