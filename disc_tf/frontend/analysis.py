@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from disc_tf.frontend import opaque
 from disc_tf.frontend.asserts import lower_assert
+from disc_tf.frontend.bodies import function_bodies
 from disc_tf.frontend.errors import LOWERING_CODES, GraphError, Reason
 from disc_tf.frontend.functions import must_compile
 from disc_tf.frontend.graph import Graph, Node, TensorRef, frames, tensor_name
 from disc_tf.frontend.hints import DimHint
 from disc_tf.frontend.opaque import Shape, TfShapes
-from disc_tf.frontend.opdefs import CONTROL_FLOW, DT_RESOURCE
+from disc_tf.frontend.opdefs import CONTROL_FLOW, DT_RESOURCE, DT_VARIANT
 from disc_tf.frontend.tensor_proto import Constant
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Value
@@ -27,6 +28,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.lower import lower_node
 from disc_tf.lowering.registry import rule_for
+from disc_tf.lowering.tensor_lists import TensorList
 
 #: content of constants up to this size is decoded for the rules; larger ones are known by type and digest only
 MAX_CONTENT_BYTES = 64 << 10
@@ -88,6 +90,7 @@ def analyse(
     """
     fn = Function("scratch")
     ctx = LoweringContext(Builder(fn.body), fn.env, "n")
+    ctx.functions = function_bodies(graph.graph_def)
     live = graph.reachable(outputs)
     order = [node for node in graph.order if node.name in live]
     walk = _Walk(Analysis(graph, ctx, fn, order), set(feeds), dict(hints or {}), TfShapes(graph, use_tf_shapes, import_tf))
@@ -233,9 +236,7 @@ class _Walk:
             raise Unsupported("RANK", "an operand has no type", node.name, node.op)
         results = lower_node(r.ctx, node.view, [a for a in args if a is not None])
         types = node.output_types or []
-        if len(results) != len(types) or any(
-            v.dtype is not DType.from_tf(t) for v, t in zip(results, types, strict=False)
-        ):
+        if len(results) != len(types) or not all(_has_type(v, t) for v, t in zip(results, types, strict=False)):
             raise Unsupported("INTERNAL", f"the rule of {node.op} gives {[str(v.type) for v in results]}", node.name, node.op)
         return results
 
@@ -260,6 +261,12 @@ class _Walk:
                     return Reason("DTYPE", f"operand {tensor_name(ref)} is {what}")
                 return Reason("RANK_UNKNOWN", f"rank of operand {tensor_name(ref)} is not known")
         return Reason(LOWERING_CODES.get(e.code, e.code), e.message)
+
+
+def _has_type(v: Value, tf_type: int) -> bool:
+    if tf_type == DT_VARIANT:
+        return isinstance(v, TensorList)
+    return v.dtype is DType.from_tf(tf_type) and not isinstance(v, TensorList)
 
 
 def on_cpu(device: str) -> bool:

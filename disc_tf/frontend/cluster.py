@@ -17,6 +17,7 @@ from disc_tf.frontend.graph import Graph, Node, TensorRef, resolve_outputs
 from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, is_slow, op_info
 from disc_tf.frontend.partition import Item, partition
 from disc_tf.ir.types import TensorType
+from disc_tf.lowering.tensor_lists import TensorList
 
 #: contractions and convolutions: work that is worth starting early, and worth a launch alone
 HEAVY_PREFIXES = (
@@ -112,9 +113,15 @@ def make_clusters(
     hard = nearest_hard(graph, analysis.order, [n for n, _ in fetches], targets)
     reasons = dict(analysis.reasons)
     compiled = _mark(analysis, hard, reasons, allow, deny)
-    live = _closure(graph, [*(n for n, _ in fetches), *targets], compiled, hard)
-    order = [node for node in analysis.order if node.name in live]
-    groups = partition(_items(analysis, order, compiled, hard, {n for n, _ in fetches}))
+    while True:
+        live = _closure(graph, [*(n for n, _ in fetches), *targets], compiled, hard)
+        order = [node for node in analysis.order if node.name in live]
+        groups = partition(_items(analysis, order, compiled, hard, {n for n, _ in fetches}))
+        cut = _cut_lists(analysis, order, groups, {n for n, _ in fetches})
+        if not cut:
+            break
+        compiled -= cut
+        reasons.update((name, Reason("DTYPE", "a TensorList does not leave its cluster")) for name in cut)
     clusters: list[Cluster] = []
     taken = set(graph.nodes) | set(graph.signatures)
     for group in groups:
@@ -132,6 +139,21 @@ def make_clusters(
 
 #: nodes that only pass their first operand on
 PASS_THROUGH = frozenset({"Identity", "StopGradient", "Snapshot", "PreventGradient"})
+
+
+def _cut_lists(analysis: Analysis, order: Sequence[Node], groups: Sequence[Sequence[int]], fetched: set[str]) -> set[str]:
+    """Compiled nodes that give a TensorList to, or take one from, a node outside of their group."""
+    group = {order[i].name: k for k, members in enumerate(groups) for i in members}
+    cut = {name for name in fetched if name in group and _gives_list(analysis, analysis.graph[name])}
+    for node in order:
+        for name, port in node.inputs:
+            if isinstance(analysis.values.get((name, port)), TensorList) and group.get(name) != group.get(node.name):
+                cut |= {n for n in (name, node.name) if n in group}
+    return cut
+
+
+def _gives_list(analysis: Analysis, node: Node) -> bool:
+    return any(isinstance(analysis.values.get((node.name, port)), TensorList) for port in range(len(node.output_types or ())))
 
 
 def _peel(

@@ -69,6 +69,7 @@ class _Import:
         self.cluster = cluster
         self.fn = Function("main")
         self.ctx = LoweringContext(Builder(self.fn.body, self.fn.env), self.fn.env, "n")
+        self.ctx.functions = self.analysis.ctx.functions
         #: canonical dim of the analysis -> our symbol
         self.symbols: dict[Dim, Dim] = {}
         #: symbol of the analysis -> our symbol, where a whole dim is that symbol

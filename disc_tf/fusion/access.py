@@ -73,11 +73,11 @@ class Access:
     constants, ``disc.dim`` and rank-0 arithmetic on these. `materialise` turns an inlined op into a node.
     """
 
-    def __init__(self, fn: Function) -> None:
+    def __init__(self, fn: Function, host_results: bool = False) -> None:
         self.fn = fn
         self.env = FrozenEnv(fn.env)
         self.position = {op: i for i, op in enumerate(fn.body.ops)}
-        self.host = host_ops(fn)
+        self.host = host_ops(fn, fn.results if host_results else ())
         self.regions = {op: outline_regions(op, fn) for op in fn.body.ops if op.name in REGION_OPS}
         self.material: set[Op] = set()
         self._scalar: dict[Op, bool] = {}

@@ -31,9 +31,10 @@ _LOOP_OPS = INDEX_OPS | VIEW_OPS | {"bitcast_convert"}
 _STORED = frozenset({"library", "host", "while", "case", "update"})
 
 
-def make_plan(fn: Function, ctx: object = None) -> Plan:
-    """Group the ops of ``fn`` (see the module's docstring). The function itself is not changed."""
-    access = Access(fn)
+def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False) -> Plan:
+    """Group the ops of ``fn`` (see the module's docstring). The function itself is not changed. ``host_results``: scalars among the results
+    are wanted by the host (a region's)."""
+    access = Access(fn, host_results)
     access.warm()
     settle_dots(access)
     settle_convolutions(access)
@@ -366,7 +367,7 @@ def _finish_library(grouping: Grouping, group: Group, fusion: Fusion, nodes: Seq
 
 def _finish_regions(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
     fusion.attrs["call"] = group.anchor
-    fusion.attrs["regions"] = [(r, make_plan(r.function)) for r in grouping.access.regions[group.anchor]]
+    fusion.attrs["regions"] = [(r, make_plan(r.function, host_results=True)) for r in grouping.access.regions[group.anchor]]
 
 
 _FINISH = {

@@ -8,9 +8,9 @@ content, one ``Dim`` per element of a rank-0/1 integer tensor). Rules that compu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, bcast, sym
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.ir.types import DType
 from disc_tf.lowering.errors import Status, Unsupported
+
+if TYPE_CHECKING:
+    from disc_tf.lowering.bodies import FunctionBody
 
 #: integer tensors up to this many elements are followed element by element
 MAX_TRACKED = 256
@@ -69,6 +72,8 @@ class LoweringContext:
         self._plain: dict[Dim, Dim] = {}
         #: symbols of signed run-time scalars: bounds of expressions over them are not searched for (``content.signed_dim``)
         self.run_time: set[str] = set()
+        #: bodies of library functions by name (`bodies.body_of`), None where there is no library
+        self.functions: Callable[[str], FunctionBody] | None = None
 
     # ---- taking back --------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value | None
             rule = rule_for(node.op)
             _require_operands(node, args, rule.optional_from)
             rule.check(ctx, node, args)
+            _require_tensors(node, args)
             folded = try_fold(ctx, node, [a for a in args if a is not None])
             out = rule.fn(ctx, node, *args) if folded is None else folded
     except Exception as e:
@@ -43,6 +44,14 @@ def _require_operands(node: NodeView, args: Sequence[Value | None], optional_fro
         if a is None:
             name, port = node.inputs[i] if i < len(node.inputs) else ("?", i)
             raise Unsupported("RANK", f"input {name}:{port} has no compiled value")
+
+
+def _require_tensors(node: NodeView, args: Sequence[Value | None]) -> None:
+    """A list handle may only go where its rules know it."""
+    from disc_tf.lowering.tensor_lists import LIST_OPS, TensorList
+
+    if node.op not in LIST_OPS and any(isinstance(a, TensorList) for a in args):
+        raise Unsupported("DTYPE", f"{node.op} of a TensorList is not compiled")
 
 
 def _as_unsupported(e: Exception, node: NodeView) -> Unsupported:

@@ -6,6 +6,8 @@ is a set of ops, not an attribute: the op set is closed, and a scalar that kerne
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.rewriter import words
@@ -33,11 +35,13 @@ def can_host(op: Op) -> bool:
     return all(is_host_scalar(v) for v in op.operands)
 
 
-def host_ops(fn: Function) -> set[Op]:
-    """Effects, and the scalar ops that they need, as far back as the host can compute; beyond that it loads a scalar that a kernel made or
-    that is an argument."""
+def host_ops(fn: Function, wanted: Iterable[Value] = ()) -> set[Op]:
+    """Effects, and the scalar ops that they, branches and ``wanted`` need, as far back as the host can compute; beyond that it loads a
+    scalar that a kernel made or that is an argument."""
     out: set[Op] = {op for op in fn.body.ops if op.name in EFFECTS}
     stack = [v for op in out for v in op.operands]
+    stack += [op.operands[0] for op in fn.body.ops if op.name == "case"]
+    stack += wanted
     while stack:
         op = stack.pop().op
         if op is None or op in out or op.parent is not fn.body or not can_host(op):

@@ -1,0 +1,119 @@
+"""Function bodies that a node refers to, and regions: lowering a body into a block of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from disc_tf.ir.builder import Builder
+from disc_tf.ir.core import Block, Value, walk
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import Type
+from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.lower import lower_node
+from disc_tf.lowering.node import NodeView
+
+#: nesting of calls, loops and branches
+MAX_DEPTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionBody:
+    """A function of the graph's library. ``nodes``: in topological order, arguments left out; an input ``(name, port)`` is a node's
+    output, ``("", k)`` argument k. ``calls``: names of nodes that are calls -> the function they call. ``ports``: number of outputs of the
+    nodes that are read."""
+
+    name: str
+    arguments: int
+    nodes: tuple[NodeView, ...]
+    returns: tuple[tuple[str, int], ...]
+    calls: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def passes(self, result: int) -> int | None:
+        """The argument that a result is, seen through Identity nodes."""
+        by_name = {n.name: n for n in self.nodes}
+        name, port = self.returns[result]
+        while name:
+            node = by_name[name]
+            if node.op != "Identity":
+                return None
+            name, port = node.inputs[0]
+        return port
+
+
+def body_of(ctx: LoweringContext, name: str) -> FunctionBody:
+    """The body of a library function. ``Unsupported`` with the reason if it cannot be lowered in place."""
+    if ctx.functions is None:
+        raise Unsupported("OP", f"the library with function {name!r} is not at hand")
+    return ctx.functions(name)
+
+
+def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value], depth: int = 0) -> list[Value]:
+    """Lower a function's nodes at the present place; its results. Messages of ``Unsupported`` name function and node."""
+    if len(args) != body.arguments:
+        raise Unsupported("INVALID", f"function {body.name!r} takes {body.arguments} arguments, not {len(args)}")
+    if depth > MAX_DEPTH:
+        raise Unsupported("TOO_COMPLEX", f"calls, loops and branches are nested more than {MAX_DEPTH} deep")
+    env: dict[tuple[str, int], Value] = {("", k): v for k, v in enumerate(args)}
+    for node in body.nodes:
+        operands = [env.get(ref) for ref in node.inputs]
+        if node.name in body.calls:
+            if any(v is None for v in operands):
+                raise Unsupported("RANK", f"an operand of call {node.name} in function {body.name!r} has no type")
+            inner = body_of(ctx, body.calls[node.name])
+            results = lower_body(ctx, inner, [v for v in operands if v is not None], depth + 1)
+        else:
+            try:
+                results = lower_node(ctx, node, operands)
+            except Unsupported as e:
+                raise Unsupported(e.code, f"function {body.name!r}, node {node.name} ({node.op}): {e.message}") from None
+        env.update(((node.name, port), v) for port, v in enumerate(results))
+    for ref in body.returns:
+        if ref not in env:
+            raise Unsupported("RANK", f"result {ref[0]} of function {body.name!r} has no type")
+    return [env[ref] for ref in body.returns]
+
+
+@contextmanager
+def region(ctx: LoweringContext, types: Sequence[Type], hints: Sequence[str] = ()) -> Iterator[Block]:
+    """A new block that ``ctx`` appends to inside; checks have a chain of their own there. If the inside fails, nothing of it stays."""
+    block = Block(types, hints)
+    saved = ctx.b, ctx.token, dict(ctx._checked), dict(ctx._plain), dict(ctx._dims)
+    requests = len(ctx.requests)
+    ctx.b = Builder(block, ctx.env, saved[0].loc)
+    ctx.token = None
+    try:
+        yield block
+    except BaseException:
+        discard(block)
+        del ctx.requests[requests:]
+        raise
+    finally:
+        # what was bound, checked or found inside does not hold outside
+        ctx.b, ctx.token, ctx._checked, ctx._plain, ctx._dims = saved
+
+
+def discard(block: Block) -> None:
+    """Drop a block that is in no op."""
+    for op in reversed(block.ops):
+        op.drop()
+    block.ops = []
+
+
+def build_region(
+    ctx: LoweringContext, types: Sequence[Type], body: Callable[[Sequence[Value]], Sequence[Value]], hints: Sequence[str] = ()
+) -> Block:
+    """A block over parameters of ``types`` that returns what ``body`` gives for them."""
+    with region(ctx, types, hints) as block:
+        ctx.b.return_(body(block.params))
+    return block
+
+
+def require_outer(ctx: LoweringContext, dims: Iterable[Dim], what: str) -> None:
+    """Inside of a region: ``Unsupported(SHAPE)`` if one of ``dims`` is bound in it."""
+    bound = {op.attrs["symbol"] for op in walk(ctx.b.block) if op.name == "disc.bind_dim"}
+    for d in dims:
+        if not bound.isdisjoint(d.symbols()):
+            raise Unsupported("SHAPE", f"{what} has a dimension that is only known inside of the loop or branch")

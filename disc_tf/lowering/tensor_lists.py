@@ -1,0 +1,210 @@
+"""TensorLists as dense stacks: a list of n tensors of one shape is one tensor ``[n, *element dims]``.
+
+A list is followed inside of one cluster; its handle never leaves it. The elements' shape comes from the tensor that the list is made of,
+from a fully known ``element_shape``, or from the first element that is set. Elements that were never set are zeros, as TensorFlow stacks
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from disc_tf.ir.core import Block, Value
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import DType, TensorType
+from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.registry import ALL, lowering
+
+#: ops that may take a handle
+LIST_OPS = frozenset(
+    "TensorListStack TensorListGetItem TensorListSetItem TensorListLength Identity IdentityN While StatelessWhile If StatelessIf "
+    "Case StatelessCase".split()
+)
+_TYPES = {"element_dtype": ALL}
+_LIMITS = "the list is used in its cluster only; all elements have one shape"
+
+
+#: the owner of handles: they are no values of the IR
+_NOWHERE = Block()
+
+
+class TensorList(Value):
+    """A list handle. ``stack``: its elements, None while nothing was set (then they are zeros, once their shape is known). ``declared``:
+    the dims of an element as far as the graph declares them (None: unknown), or None for an unknown rank."""
+
+    __slots__ = ("declared", "length", "stack")
+
+    def __init__(self, element: DType, length: Dim, declared: tuple[Dim | None, ...] | None, stack: Value | None, like: Value) -> None:
+        dims = stack.dims if stack is not None else (length, *(d if d is not None else Dim.of(0) for d in declared or ()))
+        super().__init__(TensorType(element, dims), _NOWHERE, 0, like.hint)
+        self.length = length
+        self.declared = declared
+        self.stack = stack
+
+    @property
+    def element_dims(self) -> tuple[Dim, ...] | None:
+        """The dims of every element, None while they are not known."""
+        if self.stack is not None:
+            return self.stack.dims[1:]
+        if self.declared is None or any(d is None for d in self.declared):
+            return None
+        return tuple(d for d in self.declared if d is not None)
+
+    def with_stack(self, stack: Value) -> TensorList:
+        return TensorList(self.dtype, self.length, self.declared, stack, stack)
+
+
+def dense(ctx: LoweringContext, v: TensorList) -> Value:
+    """The list's elements. ``Unsupported(SHAPE)`` while their shape is not known."""
+    if v.stack is not None:
+        return v.stack
+    dims = v.element_dims
+    if dims is None:
+        raise Unsupported("SHAPE", "the shape of the elements of a TensorList is not known")
+    return ctx.b.zeros(v.dtype, (v.length, *dims))
+
+
+def as_list(v: Value) -> TensorList:
+    if not isinstance(v, TensorList):
+        raise Unsupported("INVALID", "the operand is not a TensorList")
+    return v
+
+
+def _declared(ctx: LoweringContext, shape: Value) -> tuple[Dim | None, ...] | None:
+    """The content of an ``element_shape`` operand."""
+    if shape.rank == 0:
+        content = ctx.constant(shape)
+        if content is None or int(content) != -1:
+            raise Unsupported("INVALID", "a scalar element_shape must be -1")
+        return None
+    dims = ctx.dims_of(shape)
+    if dims is None:
+        if not shape.dims[0].is_static:
+            return None
+        return (None,) * int(shape.dims[0])
+    return tuple(None if d.is_static and int(d) < 0 else d for d in dims)
+
+
+def _merge(
+    ctx: LoweringContext, a: tuple[Dim | None, ...] | None, b: Sequence[Dim | None] | None, message: str
+) -> tuple[Dim | None, ...] | None:
+    """Both shapes together; what both know must be equal (checked)."""
+    if a is None or b is None:
+        return a if b is None else tuple(b)
+    if len(a) != len(b):
+        raise Unsupported("INVALID", message)
+    out: list[Dim | None] = []
+    for x, y in zip(a, b, strict=True):
+        if x is not None and y is not None:
+            ctx.check_dims_eq(x, y, message=message)
+        out.append(y if x is None else x)
+    return tuple(out)
+
+
+@lowering("TensorListReserve", dtypes=_TYPES, limits=_LIMITS)
+def reserve(ctx: LoweringContext, node: NodeView, shape: Value, n: Value) -> Value:
+    """A list of ``n`` elements, none of them set."""
+    if n.rank:
+        raise Unsupported("INVALID", "num_elements must be a scalar")
+    zero = ctx.scalar(0, n.dtype)
+    known = ctx.dims_of(n)
+    message = "The num_elements to reserve must be a non negative number"
+    if known is None:
+        ctx.check(ctx.b.compare(n, zero, "GE"), message=message)
+    else:
+        ctx.check_dim_cond(known[0], "GE", 0, message=message)
+    return TensorList(node.dtype("element_dtype"), ctx.fresh_dim(n), _declared(ctx, shape), None, n)
+
+
+@lowering("TensorListFromTensor", dtypes=_TYPES, limits=_LIMITS)
+def from_tensor(ctx: LoweringContext, node: NodeView, x: Value, shape: Value) -> Value:
+    """The slices of ``x`` along dimension 0."""
+    if not x.rank:
+        raise Unsupported("INVALID", "Tensor must be at least a vector, but saw shape: []")
+    declared = _declared(ctx, shape)
+    _merge(ctx, declared, x.dims[1:], "Specified a list with shape that is incompatible with the tensor's")
+    return TensorList(x.dtype, x.dims[0], declared, x, x)
+
+
+@lowering("TensorListStack", dtypes=_TYPES, limits=_LIMITS)
+def stack(ctx: LoweringContext, node: NodeView, handle: Value, shape: Value) -> Value:
+    """All elements as one tensor."""
+    v = as_list(handle)
+    if v.dtype is not node.dtype("element_dtype"):
+        raise Unsupported("INVALID", "the list has elements of another type")
+    asked = _declared(ctx, shape)
+    declared = _merge(ctx, v.declared, asked, "Tried to stack a list whose elements have a shape incompatible with element_shape")
+    count = int(node.attr("num_elements", -1))
+    if count >= 0:
+        ctx.check_dims_eq(v.length, count, message=f"Operation expected a list with {count} elements")
+    if declared is None or any(d is None for d in declared):
+        ctx.check_dim_cond(v.length, "GE", 1, message="Tried to stack elements of an empty list with non-fully-defined element_shape")
+    if v.stack is None:
+        return dense(ctx, TensorList(v.dtype, v.length, declared, None, handle))
+    _merge(ctx, declared, v.stack.dims[1:], "Tried to stack a list whose elements have a shape incompatible with element_shape")
+    return v.stack
+
+
+def _checked_index(ctx: LoweringContext, v: TensorList, index: Value, what: str) -> list[Value]:
+    """The starts of element ``index``, which is checked."""
+    if index.rank:
+        raise Unsupported("INVALID", f"the index of {what} must be a scalar")
+    n = ctx.dim(v.length, index.dtype)
+    inside = ctx.b.and_(ctx.b.compare(index, ctx.scalar(0, index.dtype), "GE"), ctx.b.compare(index, n, "LT"))
+    ctx.check(inside, message=f"Trying to {what} an element outside of the list")
+    return [index]
+
+
+@lowering("TensorListGetItem", dtypes=_TYPES, limits=_LIMITS)
+def get_item(ctx: LoweringContext, node: NodeView, handle: Value, index: Value, shape: Value) -> Value:
+    """Element ``index``."""
+    v = as_list(handle)
+    if v.dtype is not node.dtype("element_dtype"):
+        raise Unsupported("INVALID", "the list has elements of another type")
+    if v.element_dims is None:
+        v = TensorList(v.dtype, v.length, _merge(ctx, v.declared, _declared(ctx, shape), "incompatible element_shape"), None, handle)
+    x = dense(ctx, v)
+    _merge(ctx, _declared(ctx, shape), x.dims[1:], "Incompatible element_shape in TensorListGetItem")
+    starts = _checked_index(ctx, v, index, "access")
+    starts += [ctx.scalar(0, index.dtype)] * (x.rank - 1)
+    return ctx.b.reshape(ctx.b.dynamic_slice(x, starts, (1, *x.dims[1:])), x.dims[1:])
+
+
+@lowering("TensorListSetItem", dtypes=_TYPES, limits=_LIMITS)
+def set_item(ctx: LoweringContext, node: NodeView, handle: Value, index: Value, item: Value) -> Value:
+    """The list with element ``index`` replaced."""
+    v = as_list(handle)
+    if node.attr("resize_if_index_out_of_bounds", False):
+        raise Unsupported("ATTR", "a list that grows where it is written is not compiled")
+    if v.dtype is not item.dtype:
+        raise Unsupported("INVALID", "the list has elements of another type")
+    message = "Trying to set a tensor of an incompatible shape in a TensorList"
+    if v.element_dims is None:
+        merged = _merge(ctx, v.declared, item.dims, message)
+        v = TensorList(v.dtype, v.length, merged, None, handle)
+        x = ctx.b.zeros(v.dtype, (v.length, *item.dims))
+    else:
+        x = dense(ctx, v)
+        if len(x.dims) - 1 != item.rank:
+            raise Unsupported("SHAPE", "the elements of a TensorList have different ranks")
+        for a, b in zip(x.dims[1:], item.dims, strict=True):
+            if ctx.env.is_equal(a, b) is not True:
+                declared = v.declared is not None and all(d is not None for d in v.declared)
+                if not declared:
+                    raise Unsupported("SHAPE", f"the elements of a TensorList have different shapes: {a} and {b}")
+                ctx.check_dims_eq(a, b, message=message)
+        item = ctx.cast_dims(item, x.dims[1:])
+    starts = _checked_index(ctx, v, index, "modify") + [ctx.scalar(0, index.dtype)] * (x.rank - 1)
+    row = ctx.b.reshape(item, (1, *item.dims))
+    return as_list(handle).with_stack(ctx.b.dynamic_update_slice(x, row, starts))
+
+
+@lowering("TensorListLength", limits=_LIMITS)
+def length(ctx: LoweringContext, _node: NodeView, handle: Value) -> Value:
+    """The number of elements."""
+    return ctx.dim(as_list(handle).length, DType.I32)
+
+
+__all__ = ["TensorList", "as_list", "dense"]
