@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_block, replace_all_uses
+from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_block, replace_all_uses, walk
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.dce import eliminate
@@ -41,7 +41,7 @@ def outline(module: Module, growth: int = 2) -> int:
     for op in main.body.ops:
         if op in made:
             continue
-        for v in op.operands:
+        for v in (*op.operands, *(x for r in op.regions for inner in walk(r) for x in inner.operands)):
             while v.op in made and v.op.name in _VIEWS:  # type: ignore[union-attr]
                 v = v.op.operands[0]  # type: ignore[union-attr]
             if v.op in made and v.op.name not in ("constant", "iota") and made[v.op]:  # type: ignore[union-attr,index]

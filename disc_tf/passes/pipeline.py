@@ -12,6 +12,7 @@ from disc_tf.passes.conv_rules import ConvToDot
 from disc_tf.passes.cse import CSE
 from disc_tf.passes.dce import DCE
 from disc_tf.passes.dot_rules import DotCanonicalize, DotMerge
+from disc_tf.passes.loops import HoistLoops
 from disc_tf.passes.outline_prepare import OutlinePrepare
 from disc_tf.passes.shape_simplifier import ShapeSimplifier
 from disc_tf.passes.specialize import SpecializedModule, specialize_broadcast
@@ -19,8 +20,11 @@ from disc_tf.passes.spread_splats import SpreadSplats
 
 PASSES: dict[str, type[Pass]] = {
     p.name: p
-    for p in (Canonicalize, ConstantFolding, ConvToDot, CSE, DCE, DotCanonicalize, DotMerge, OutlinePrepare, ShapeSimplifier, SpreadSplats)
-}
+    for p in (
+        Canonicalize, ConstantFolding, ConvToDot, CSE, DCE, DotCanonicalize, DotMerge, HoistLoops, OutlinePrepare, ShapeSimplifier,
+        SpreadSplats,
+    )
+}  # fmt: skip
 
 #: before the bodies are split: everything that both share, "prepare" included
 SHARED: tuple[Pass, ...] = (
@@ -31,6 +35,7 @@ SHARED: tuple[Pass, ...] = (
     ConstantFolding(),
     CSE(),
     ConvToDot(),
+    HoistLoops(),
     DotCanonicalize(),
     DotMerge(),
     Canonicalize(),
