@@ -3,41 +3,49 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CXX_SOURCES := $(shell find disc_tf/runtime -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
+CXX_SOURCES := $(shell find disc_tf/runtime -name '*.cc' -o -name '*.h') CMakeLists.txt
 MODELS := build/models
+# processes that the tests are spread over
+JOBS ?= 2
 # an older TensorFlow that the compatibility test serves an artefact in
 COMPAT_TF ?= 2.19.1
 COMPAT_VENV ?= .venv-compat
+
+# what the tools leave in the environment must not change what the tests see
+unexport PYTHONPATH
+unexport PYTHONHOME
 
 .PHONY: demo test test-all test-compat test-sanitize bench lint env clean
 
 env: $(STAMP)
 
-$(STAMP): $(CXX_SOURCES)
+$(STAMP): $(CXX_SOURCES) pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[compiler,test]'
 	touch $@
 
-$(MODELS)/tiny_bert.pb: $(STAMP) bench/models/materialize.py
-	$(BIN)/python bench/models/materialize.py $(MODELS)
+$(MODELS)/%.pb: bench/models/materialize.py | $(STAMP)
+	$(BIN)/python bench/models/materialize.py $(MODELS) $*
 
 # optimize a real model, run it at several shapes, print the speed-up and the check against TensorFlow
 demo: $(STAMP) $(MODELS)/tiny_bert.pb
 	$(BIN)/python bench/demo.py $(MODELS)
 
 test: $(STAMP) $(MODELS)/tiny_bert.pb
-	$(BIN)/python -m pytest -q -m 'not slow' tests
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not slow' tests
 
 # everything, the slow and exhaustive suites included
 test-all: $(STAMP) $(MODELS)/tiny_bert.pb test-sanitize
-	$(BIN)/python -m pytest -q tests
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests
 	$(MAKE) test-compat
 
 # an artefact made here, served by the same op binary in an older TensorFlow with its own numpy and protobuf
-test-compat: $(STAMP) $(MODELS)/tiny_bert.pb
+test-compat: $(STAMP) $(MODELS)/tiny_bert.pb $(MODELS)/micro_chain.pb
 	test -x $(COMPAT_VENV)/bin/python || $(PYTHON) -m venv $(COMPAT_VENV)
 	$(COMPAT_VENV)/bin/python -m pip install --quiet 'tensorflow==$(COMPAT_TF)'
+	rm -rf build/wheel && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(COMPAT_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/wheel/disc_tf-*.whl
 	$(BIN)/python tests/compat/run.py --python $(COMPAT_VENV)/bin/python --models $(MODELS)
 
 # the runtime's own tests under AddressSanitizer + UBSan and under ThreadSanitizer
@@ -49,7 +57,7 @@ test-sanitize: $(STAMP)
 	done
 
 # writes docs/performance.md and build/bench.json
-bench: $(STAMP) $(MODELS)/tiny_bert.pb
+bench: $(STAMP) $(MODELS)/tiny_bert.pb $(MODELS)/bert_base.pb
 	$(BIN)/python -m bench.run --models $(MODELS) --json build/bench.json --markdown docs/performance.md
 
 lint: $(STAMP)

@@ -15,6 +15,9 @@ from disc_tf.testing.tf_process import ProcessFailed
 _EXIT_CODES = """exit codes:
   0 done   1 internal error   2 usage   3 bad input   4 not compiled (--strict)   5 verification failed   6 not built yet"""
 
+#: what `pip install disc-tf` leaves out
+COMPILER_PACKAGES = frozenset({"tensorflow", "jax", "jaxlib", "llvmlite", "ml_dtypes", "google", "google.protobuf"})
+
 
 @dataclass(frozen=True)
 class Verb:
@@ -24,13 +27,14 @@ class Verb:
     add_arguments: Callable[[argparse.ArgumentParser], object]
     run: Callable[[argparse.Namespace], int]
     epilog: str = ""
+    built: bool = True
 
 
 def _not_built(name: str) -> Verb:
     def run(args: argparse.Namespace) -> int:
         raise CommandError(f"disc-tf {name} is not built yet", NOT_BUILT)
 
-    return Verb(f"{name} (not built yet)", lambda p: p.add_argument("rest", nargs="*"), run)
+    return Verb(f"{name} (not built yet)", lambda p: p.add_argument("rest", nargs="*"), run, built=False)
 
 
 VERBS: dict[str, Verb] = {
@@ -78,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines are not ours to show
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown and (args.verb is None or VERBS[args.verb].built):
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.version:
         from disc_tf.version import __version__
 
@@ -94,6 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return e.code
     except ProcessFailed as e:
         print(f"disc-tf: {e}", file=sys.stderr)
+        return INTERNAL_ERROR
+    except ModuleNotFoundError as e:
+        if e.name not in COMPILER_PACKAGES:
+            raise
+        print(f"disc-tf: {e}: {args.verb} needs the compiler: pip install 'disc-tf[compiler]'", file=sys.stderr)
         return INTERNAL_ERROR
     except KeyboardInterrupt:
         print("disc-tf: interrupted", file=sys.stderr)

@@ -28,10 +28,10 @@ def load_op_library() -> ModuleType:
     TensorFlow cannot load it, ImportError if this TensorFlow's C API lacks what the op needs.
     """
     import tensorflow as tf
-    from tensorflow.python.framework import op_def_registry
+    from tensorflow.python.framework.op_def_registry import get as find_op
 
     module = tf.load_op_library(str(library_path("disc_tf_op")))
-    if op_def_registry.get(OP_NAME) is None:
+    if find_op(OP_NAME) is None:
         raise ImportError(f"{OP_NAME} could not be registered with TensorFlow {tf.__version__}; versions 2.16 to 2.21 are supported")
     _register_gradient(tf)
     return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import sys
@@ -25,6 +26,11 @@ def _version(package: str) -> str:
         return _version("tensorflow-cpu") if package == "tensorflow" else "not installed"
 
 
+def can_compile() -> bool:
+    """Whether the compiler's packages are installed: serving needs none of them."""
+    return importlib.util.find_spec("llvmlite") is not None
+
+
 def checks() -> list[tuple[str, bool, str]]:
     """(what, ok, detail) of everything that can be wrong."""
     out = [("python", sys.version_info >= (3, 11), platform.python_version())]
@@ -38,12 +44,15 @@ def checks() -> list[tuple[str, bool, str]]:
         out.append(("runtime library", True, str(library_path())))
     except Exception as e:
         out.append(("runtime library", False, f"{e}; install the package, or build it with `make env`"))
-    try:
-        import llvmlite.binding  # noqa: F401
+    if can_compile():
+        try:
+            import llvmlite.binding  # noqa: F401
 
-        out.append(("compiler", True, f"llvmlite {_version('llvmlite')}"))
-    except ImportError as e:
-        out.append(("compiler", False, f"{e}; install disc-tf[compiler] (not needed to run optimised graphs)"))
+            out.append(("compiler", True, f"llvmlite {_version('llvmlite')}"))
+        except (ImportError, OSError) as e:
+            out.append(("compiler", False, f"{e}; install disc-tf[compiler] again"))
+    else:
+        out.append(("compiler", True, "not installed: optimised graphs run here; pip install 'disc-tf[compiler]' to make them"))
     try:
         import tensorflow as tf
 
@@ -65,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     ok = all(good for _, good, _ in found)
     if args.json:
         rows = [{"what": what, "ok": good, "detail": detail} for what, good, detail in found]
-        data = {"ok": ok, "versions": versions, "targets": targets, "checks": rows}
+        data = {"ok": ok, "versions": versions, "targets": targets, "can_compile": can_compile(), "checks": rows}
         print(json.dumps(data, indent=2))
         return OK if ok else INTERNAL_ERROR
     for name, version in versions.items():

@@ -37,15 +37,16 @@ def add_option_flags(parser: argparse.ArgumentParser) -> None:
         meta = field.metadata
         if not meta["flag"]:
             continue
+        doc = meta["doc"].replace("%", "%%")  # argparse formats help texts
         if isinstance(field.default, bool):
             action = argparse.BooleanOptionalAction if field.default else "store_true"
-            group.add_argument(meta["flag"], dest=field.name, action=action, default=None, help=meta["doc"])
+            group.add_argument(meta["flag"], dest=field.name, action=action, default=None, help=doc)
         elif isinstance(field.default, tuple):
             group.add_argument(
-                meta["flag"], dest=field.name, action="append", default=None, metavar=meta["metavar"], help=meta["doc"]
+                meta["flag"], dest=field.name, action="append", default=None, metavar=meta["metavar"], help=doc
             )
         else:
-            text = f"{meta['doc']} (default: {field.default!r})"
+            text = f"{doc} (default: {field.default!r})"
             group.add_argument(
                 meta["flag"], dest=field.name, type=type(field.default), default=None, metavar=meta["metavar"], help=text
             )
@@ -215,6 +216,9 @@ def run_inspect(args: argparse.Namespace) -> int:
 def _describe_text(described: dict[str, Any]) -> str:
     lines = ["an optimised graph: it contains native code, load it only if you trust where it comes from"]
     for c in described["clusters"]:
+        if "error" in c:
+            lines.append(f"  {c['node']}: its code cannot be read: {c['error']}")
+            continue
         lines.append(
             f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
             f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
+from collections.abc import Callable
 
 from disc_tf.commands.common import (
     OK,
@@ -22,6 +24,24 @@ from disc_tf.testing.differential import bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
 
 
+def at_least(lowest: int) -> Callable[[str], int]:
+    """An argparse type: an integer from ``lowest`` on."""
+
+    def integer(text: str) -> int:
+        if (value := int(text)) < lowest:
+            raise argparse.ArgumentTypeError(f"{value} is less than {lowest}")
+        return value
+
+    return integer
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number from 0 on")
+    return value
+
+
 def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags that say at which shapes a graph is run."""
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
@@ -29,15 +49,15 @@ def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], metavar="DIMS", help="extents of the dims, e.g. B=2,S=37 (repeatable)"
     )
-    parser.add_argument("--points", type=int, default=6, metavar="N", help="how many shapes to generate without --shape")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads for both sides (default: all)")
+    parser.add_argument("--points", type=at_least(1), default=6, metavar="N", help="how many shapes to generate without --shape")
+    parser.add_argument("--threads", type=at_least(0), default=0, metavar="N", help="threads for both sides (default: all)")
 
 
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("original", help="the graph before")
     parser.add_argument("optimized", help="the graph after")
     add_shape_arguments(parser)
-    parser.add_argument("--tolerance", type=float, default=None, metavar="X", help="relative tolerance (default: by dtype)")
+    parser.add_argument("--tolerance", type=_tolerance, default=None, metavar="X", help="relative tolerance (default: by dtype)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -45,7 +65,7 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("original", help="the graph before")
     parser.add_argument("optimized", help="the graph after")
     add_shape_arguments(parser)
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="interleaved rounds per shape")
+    parser.add_argument("--rounds", type=at_least(1), default=7, metavar="N", help="interleaved rounds per shape")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

@@ -7,6 +7,7 @@ memory is that of one model.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import resource
@@ -14,6 +15,8 @@ import struct
 import sys
 import time
 from typing import IO, Any
+
+import numpy as np
 
 
 def read_message(stream: IO[bytes]) -> Any:
@@ -26,8 +29,19 @@ def read_message(stream: IO[bytes]) -> Any:
     return pickle.loads(data) if len(data) == size else None
 
 
+class _Pickler(pickle.Pickler):
+    """Number arrays in a form that every numpy reads: its own refers to modules that numpy 1 and 2 name differently."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, np.ndarray | np.generic) and obj.dtype.kind in "biufc":
+            return np.ndarray, (obj.shape, obj.dtype.str, bytearray(obj.tobytes()))
+        return NotImplemented
+
+
 def write_message(stream: IO[bytes], message: Any) -> None:
-    data = pickle.dumps(message, protocol=5)
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(message)
+    data = buffer.getvalue()
     stream.write(struct.pack("<Q", len(data)))
     stream.write(data)
     stream.flush()
