@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
-from disc_tf.lowering.content import constant_ints, content_of, element_dims
+from disc_tf.lowering.content import bind, bind_run_time, constant_ints, content_of, element_dims
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
@@ -25,6 +25,7 @@ def _pairs(ctx: LoweringContext, v: Value, count: int, what: str) -> list[tuple[
     )
     for d in flat:
         ctx.check_dim_cond(d, "GE", 0, message=f"{what} must be non-negative")
+    flat = [bind_run_time(ctx, d) for d in flat]
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -93,7 +94,8 @@ def batch_to_space(ctx: LoweringContext, _node: NodeView, x: Value, block_shape:
     for k, ((before, after), extent) in enumerate(zip(pairs, extents, strict=True), 1):
         message = f"cropped_shape[{k - 1}]={extent - before - after} must be non-negative"
         ctx.check_dim_cond(before + after, "LE", extent, message=message)
-        starts[k], limits[k] = before, extent - after
+        left = extent - before - after
+        starts[k], limits[k] = before, before + (left if before.is_static and after.is_static else bind(ctx, left))
     if any(a != 0 for a in starts) or limits != list(y.dims):
         y = ctx.b.slice(y, starts, limits)
     return y
