@@ -12,7 +12,7 @@ import sys
 from disc_tf.commands.common import INTERNAL_ERROR, OK
 from disc_tf.runtime.cpu import TARGET_FEATURES, cpu_flags, native_target
 
-_PACKAGES = ("disc-tf", "tensorflow", "numpy", "protobuf", "jax", "jaxlib", "llvmlite", "rustworkx")
+_PACKAGES = ("disc-tf", "tensorflow", "numpy", "protobuf", "jax", "jaxlib", "llvmlite", "scipy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
