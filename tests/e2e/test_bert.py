@@ -123,7 +123,7 @@ with tf.Graph().as_default():
     with tf.compat.v1.Session() as s:
         for sizes in trace:
             s.run(outputs, dict(zip([f"{x.name}:0" for x in specs], make_feeds(specs, sizes))))
-print("LOADED", counters()["images_loaded"], sorted(new & {"jax", "llvmlite", "google", "rustworkx"}))
+print("LOADED", counters()["images_loaded"], sorted(new & {"jax", "llvmlite", "google", "scipy"}))
 """
 
 
