@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.functions import Library, flag, must_compile, read_body
+from disc_tf.frontend.functions import Library, flag, has_effect, must_compile, read_body
 from disc_tf.lowering.bodies import FunctionBody
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
@@ -61,7 +61,21 @@ def _read(library: Library, name: str) -> FunctionBody:
         if any(n.attr[key].WhichOneof("value") == "placeholder" for key in n.attr):
             raise Unsupported("ATTR", f"node {n.name} of function {name!r} has attributes that the call gives")
     returns = tuple((ref[0] or "", ref[1]) for ref in body.returns)
-    return FunctionBody(name, len(f.signature.input_arg), tuple(_ordered(name, nodes, waits)), returns, calls)
+    roots = [r for r, _ in returns if r] + body.control_returns + [n for n, v in nodes.items() if has_effect(v.op, library.functions)]
+    live = _needed(roots, waits)
+    order = [n for n in _ordered(name, nodes, waits) if n.name in live]
+    return FunctionBody(name, len(f.signature.input_arg), tuple(order), returns, calls)
+
+
+def _needed(roots: list[str], waits: dict[str, list[str]]) -> set[str]:
+    """The nodes that run: TensorFlow prunes the others from a body."""
+    live, work = set(roots), list(roots)
+    while work:
+        for source in waits[work.pop()]:
+            if source not in live:
+                live.add(source)
+                work.append(source)
+    return live
 
 
 def _ordered(name: str, nodes: dict[str, NodeView], waits: dict[str, list[str]]) -> list[NodeView]:

@@ -48,7 +48,7 @@ def eliminate(fn: Function) -> int:
     _collect_binders(fn.body, binders)
     mark(fn.body.terminator)
     for op in fn.body.ops:
-        if op.name == "disc.check" or any(inner.name == "disc.check" for r in op.regions for inner in walk(r)):
+        if _checks(op):
             mark(op)
     while stack:
         op = stack.pop()
@@ -60,9 +60,14 @@ def eliminate(fn: Function) -> int:
                 mark(v.owner.parent_op)
         for region in op.regions:
             for inner in region.ops:
-                if inner.name in ("return", "disc.check"):
+                if inner.name == "return" or _checks(inner):
                     mark(inner)
     return _sweep(fn.body, live)
+
+
+def _checks(op: Op) -> bool:
+    """Whether the op or one inside its regions may fail the run."""
+    return op.name == "disc.check" or any(inner.name == "disc.check" for r in op.regions for inner in walk(r))
 
 
 def _collect_binders(block: Block, binders: dict[str, list[Op]]) -> None:

@@ -47,9 +47,12 @@ class Case:
 
 
 def case(fn: Callable[..., Any], *specs: Any) -> Case:
-    tf = tensorflow()
-    concrete = tf.function(fn).get_concrete_function(*specs)
-    outputs = [t.name for t in tf.nest.flatten(concrete.structured_outputs)]
+    return case_of(tensorflow().function(fn).get_concrete_function(*specs))
+
+
+def case_of(concrete: Any) -> Case:
+    """The case of a concrete function without variables."""
+    outputs = [t.name for t in concrete.outputs]
     loaded = load(concrete.graph.as_graph_def(), outputs)
     analysis = analyse(loaded.graph, [name for name, _ in loaded.fetches])
     clustering = make_clusters(analysis, loaded.fetches, min_cluster_size=1)
@@ -307,6 +310,38 @@ def test_index_out_of_a_list():
     check(c, [[x(4, 3), n(k)] for k in (0, 3, 4, -1)], TARGETS[-1:], Tolerance())
 
 
+def asserts_in_a_loop(v: Any, limit: Any) -> Any:
+    """An Assert in a branch of a loop's body; its message holds strings."""
+    tf = tensorflow()
+
+    def body(i: Any, a: Any) -> Any:
+        with tf.control_dependencies([tf.debugging.assert_less(tf.reduce_max(a), limit, message="too large")]):
+            return i + 1, a * 2.0
+
+    return tf.while_loop(lambda i, _: i < 4, body, (0, v))[1]
+
+
+def test_asserts_in_a_loop():
+    c = case(asserts_in_a_loop, spec("float32", 3), spec("float32"))
+    check(c, [[np.ones(3, np.float32), np.float32(k)] for k in (100, 9, 8, 1, 0.5)], TARGETS[-1:], Tolerance())
+
+
+def dead_code(v: Any) -> Any:
+    """What nothing needs in a body does not run: the read would fail."""
+    tf = tensorflow()
+    rows = tf.TensorArray(v.dtype, tf.shape(v)[0]).unstack(v)
+
+    def body(i: Any, a: Any) -> Any:
+        rows.read(i + 1000)
+        return i + 1, a + rows.read(i)
+
+    return tf.while_loop(lambda i, _: i < tf.shape(v)[0], body, (0, v[0] * 0))[1]
+
+
+def test_dead_code_in_a_body():
+    check(case(dead_code, spec("float32", None, 3)), [[x(4, 3)], [x(1, 3)]], TARGETS[-1:], Tolerance())
+
+
 def grows(v: Any) -> Any:
     tf = tensorflow()
     return tf.while_loop(
@@ -343,3 +378,37 @@ def test_reasons(fn, reason):
     clustering = make_clusters(analysis, loaded.fetches, min_cluster_size=1)
     (loop,) = [n for n in analysis.order if n.op in ("While", "StatelessWhile")]
     assert reason in clustering.reasons[loop.name].message
+
+
+# ---- Keras ------------------------------------------------------------------------------------------------------------------------
+
+
+def keras_model(kind: str) -> Any:
+    import keras
+
+    layers = keras.layers
+    keras.utils.set_random_seed(1)
+    tokens = keras.Input((None,), dtype="int32")
+    h = layers.Embedding(50, 12, mask_zero=kind != "plain")(tokens)
+    if kind == "lstm":
+        h = layers.LSTM(9)(layers.Bidirectional(layers.LSTM(7, return_sequences=True))(h))
+    elif kind == "gru":
+        h = layers.GRU(9, go_backwards=True)(layers.Bidirectional(layers.GRU(7, return_sequences=True))(h))
+    else:
+        h = layers.GRU(5, reset_after=False)(layers.SimpleRNN(6, return_sequences=True)(layers.LSTM(7, return_sequences=True)(h)))
+    return keras.Model(tokens, layers.Dense(5, activation="softmax")(h))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lstm", "gru", "plain"])
+def test_keras(kind):
+    tf = tensorflow()
+    pytest.importorskip("keras")
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    model = keras_model(kind)
+    concrete = tf.function(lambda tokens: model(tokens)).get_concrete_function(spec("int32", None, None))
+    c = case_of(convert_variables_to_constants_v2(concrete, lower_control_flow=False))
+    rng = np.random.default_rng(0)
+    inputs = [[rng.integers(0, 4, (b, t)).astype(np.int32)] for b, t in ((1, 1), (3, 5), (5, 31), (0, 3), (2, 0))]
+    check(c, inputs, TARGETS[-1:], Tolerance(ulps=128, relative_floor=1))

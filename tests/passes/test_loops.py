@@ -12,6 +12,7 @@ from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, walk
 from disc_tf.ir.interp import evaluate
 from disc_tf.ir.pass_manager import PassContext, PassManager
 from disc_tf.ir.types import DType, TensorType
+from disc_tf.passes.dce import DCE
 from disc_tf.passes.loops import HoistLoops
 
 I32 = DType.I32
@@ -84,3 +85,26 @@ def test_other_counters_keep_their_product(args):
     assert "dot_general" in names(list(walk(loop_of(module).regions[1])))
     for x, y in zip(before, evaluate(module, inputs()), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+def test_a_check_in_a_branch_of_a_loop_stays():
+    fn = Function("main")
+    b = Builder(fn.body, fn.env)
+    n = fn.add_arg(TensorType.of(I32, []), ArgInfo("n", "host"))
+    types = [n.type]
+
+    def body(b: Builder, i: Value) -> Sequence[Value]:
+        def checked(b: Builder) -> Sequence[Value]:
+            b.check(b.compare(i, n, "NE"), b.create_token(), code=3, message="no", node="x")
+            return [b.constant(np.int32(1))]
+
+        b.case(i, [b.region([], checked), b.region([], lambda b: [b.constant(np.int32(2))])])
+        return [b.add(i, b.constant(np.int32(1)))]
+
+    cond = b.region(types, lambda b, i: [b.compare(i, n, "LT")])
+    b.while_([b.constant(np.int32(0))], cond, b.region(types, body))
+    b.return_([n])
+    module = Module()
+    module.add(fn)
+    PassManager((DCE(),), verify_each=True).run(module, PassContext())
+    assert "disc.check" in names(list(walk(module.main.body)))
