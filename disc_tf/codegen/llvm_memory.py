@@ -60,6 +60,16 @@ class Memory(Arithmetic):
         text = f"call {ty.text} @{name}(ptr {p.name}, i32 {align or ty.bytes}, {mask!r}, {passthru!r})"
         return self._pure(ty, text, speculate=False) if invariant else self._emit(ty, text)
 
+    def first_lanes(self, count: V, width: int) -> V:
+        """The mask of lanes 0 .. count-1: vector tails.
+
+        A known single lane is hidden from LLVM: it would turn the masked store of a truncated vector into a scalar store of the *untruncated*
+        element, which overwrites its neighbours (LLVM 20, reduceMaskedStoreToScalarStore).
+        """
+        if count.const == 1:
+            count = self._emit(count.ty, f'call {count.ty.text} asm "", "=r,0"({count!r})')
+        return self.icmp("slt", self.iota(width), self.splat(count, width))
+
     def masked_store(self, value: V, p: V, mask: V, align: int | None = None) -> None:
         ty = value.ty
         name = f"llvm.masked.store.{ty.suffix}.p0"

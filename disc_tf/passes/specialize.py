@@ -216,7 +216,8 @@ def _bcast_pairs(d: Dim) -> Iterator[tuple[Dim, Dim]]:
 
 
 def implied_by(pred: Value) -> Iterator[tuple[Dim, Dim]]:
-    """Equalities of dims which together make a scalar predicate true (an ``or`` needs one side: the one that does not ask for 1)."""
+    """Equalities of dims which together make a scalar predicate true. An ``or`` needs one side: one that does not ask for an extent of 1 or
+    0, which are exceptions (a broadcast; nothing to read) and no body's purpose."""
     op = pred.op
     for _ in range(64):
         if op is None:
@@ -231,7 +232,7 @@ def implied_by(pred: Value) -> Iterator[tuple[Dim, Dim]]:
             op = op.operands[1].op
         elif op.name == "or":
             left, right = (list(implied_by(v)) for v in op.operands)
-            better = [side for side in (left, right) if side and not any(1 in pair for pair in side)]
+            better = [side for side in (left, right) if side and not any(1 in pair or 0 in pair for pair in side)]
             if better:
                 yield from better[0]
             return

@@ -73,7 +73,6 @@ def check(program: Program, evaluation: Evaluation, target: str) -> tuple[list[F
 def _check_cluster(imported: Any, nodes: Sequence[str], program: Program, evaluation: Evaluation, target: str) -> tuple[list[Finding], int]:
     from disc_tf.compiler import compile_module
     from disc_tf.testing.native_case import load as load_executable
-    from disc_tf.testing.native_case import run_executable
     from disc_tf.testing.tf_case import Failure
 
     args, results = list(imported.args), list(imported.results)
@@ -90,7 +89,11 @@ def _check_cluster(imported: Any, nodes: Sequence[str], program: Program, evalua
             if any(v is None for v in values):
                 continue
             codes = {v.code for i in steps if isinstance(v := evaluation.values[k][i], Failed) and v.code is not None}
-            answer = run_executable(executable, [v for v in values if v is not None])
+            guards = [_guarded(evaluation, k, _ref(ref)) for ref in results]
+            answer = _run(executable, [v for v in values if v is not None], [g and g[0] for g in guards])
+            if isinstance(answer, Finding):
+                out.append(dataclasses.replace(answer, message=f"at {sizes}: {answer.message}"))
+                continue
             done += 1
             if isinstance(answer, Failure):
                 if not codes:
@@ -102,6 +105,8 @@ def _check_cluster(imported: Any, nodes: Sequence[str], program: Program, evalua
                 texts = [v.message for i in steps if isinstance(v := evaluation.values[k][i], Failed) and v.code is not None]
                 out.append(Finding("status", "TensorFlow fails", f"at {sizes}: {texts}, ours does not"))
                 continue
+            if any(g is not None and not (g[1] == _GUARD).all() for g in guards):
+                out.append(Finding("memory", "overrun", f"at {sizes}: bytes around a result were overwritten"))
             for ref, got in zip(results, answer, strict=True):
                 want = _value(evaluation, k, _ref(ref))
                 if want is None:
@@ -111,6 +116,34 @@ def _check_cluster(imported: Any, nodes: Sequence[str], program: Program, evalua
                 if problem:
                     out.append(Finding("result", "values", f"n{i}:{p} at {sizes}: {problem}"))
     return out, done
+
+
+def _run(executable: Any, arrays: list[np.ndarray], outputs: list[np.ndarray | None]) -> Any:
+    """The results, the status (`Failure`), or a finding: a result of another shape than TensorFlow's."""
+    from disc_tf.runtime.executable import DiscError
+    from disc_tf.testing.tf_case import Failure
+
+    try:
+        return [np.array(r) for r in executable.run(arrays, outputs)]
+    except DiscError as e:
+        return Failure(e.code, e.message)
+    except ValueError as e:
+        return Finding("result", "shape", str(e))
+
+
+_GUARD = 0xA5
+_MARGIN = 512
+
+
+def _guarded(evaluation: Evaluation, k: int, ref: Ref) -> tuple[np.ndarray, np.ndarray] | None:
+    """An array for a result, and the bytes around it; None if the reference does not know its shape."""
+    want = _value(evaluation, k, ref)
+    if want is None:
+        return None
+    raw = np.full(want.nbytes + 2 * _MARGIN, _GUARD, np.uint8)
+    array = raw[_MARGIN : _MARGIN + want.nbytes].view(want.dtype).reshape(want.shape)
+    margins = np.lib.stride_tricks.as_strided(raw, (2, _MARGIN), (want.nbytes + _MARGIN, 1))
+    return array, margins
 
 
 def _ref(ref: tuple[str, int]) -> Ref:

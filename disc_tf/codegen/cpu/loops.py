@@ -81,7 +81,7 @@ def walk(e: Elemental, lo: V, hi: V, unroll: int, carried: list[V],
 
     def tail() -> list[V]:
         left = b.sub(hi, end)
-        e.mask = b.icmp("slt", b.iota(w), b.splat(left, w))
+        e.mask = b.first_lanes(left, w)
         values = step(ix.ramp(end), carried)
         e.mask = None
         return values

@@ -265,7 +265,7 @@ def each_vector(
 
         def tail() -> None:
             left = b.sub(high, main)
-            mask = b.icmp("slt", b.iota(width), b.splat(left, width))
+            mask = b.first_lanes(left, width)
             body(main, width, mask)
 
         b.if_then(b.icmp("slt", main, high), tail)

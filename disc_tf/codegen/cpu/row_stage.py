@@ -170,7 +170,7 @@ class RowStage:
             accs = b.loop(big, whole, width, accs, lambda d, a: across(d, a, None), "vector")
 
         def tail() -> list[V]:
-            mask = b.icmp("slt", b.iota(width), b.splat(b.sub(count, whole), width))
+            mask = b.first_lanes(b.sub(count, whole), width)
             return across(whole, accs, mask)
 
         accs = b.if_then(b.icmp("slt", whole, count), tail, accs)

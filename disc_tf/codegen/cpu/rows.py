@@ -192,7 +192,7 @@ class RowsEmitter:
             values = b.loop(whole, end, w, values, one, "vector")
 
             def tail() -> list[V]:
-                mask = b.icmp("slt", b.iota(w), b.splat(b.sub(hi, end), w))
+                mask = b.first_lanes(b.sub(hi, end), w)
                 return [*point(end, lead, b.add(linear, end), w, mask, values[:per]), *values[per:]]
 
             return b.if_then(b.icmp("slt", end, hi), tail, values)
