@@ -64,3 +64,8 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.fixture(scope="session")
 def bert_base(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return load_model("bert_base", tmp_path_factory.mktemp("bert_base"))
+
+
+@pytest.fixture(scope="session")
+def rnn_tagger(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load_model("rnn_tagger", tmp_path_factory.mktemp("rnn_tagger"))
