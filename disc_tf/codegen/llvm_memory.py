@@ -63,8 +63,8 @@ class Memory(Arithmetic):
     def first_lanes(self, count: V, width: int) -> V:
         """The mask of lanes 0 .. count-1: vector tails.
 
-        A known single lane is hidden from LLVM: it would turn the masked store of a truncated vector into a scalar store of the *untruncated*
-        element, which overwrites its neighbours (LLVM 20, reduceMaskedStoreToScalarStore).
+        A known single lane is hidden from LLVM: it would turn a masked store of a truncated vector into a scalar store of the *untruncated*
+        element, which overwrites its neighbours (LLVM, reduceMaskedStoreToScalarStore).
         """
         if count.const == 1:
             count = self._emit(count.ty, f'call {count.ty.text} asm "", "=r,0"({count!r})')

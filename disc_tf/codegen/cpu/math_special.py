@@ -263,8 +263,8 @@ def lgamma(b: FnBuilder, x: V) -> V:
 
 @_in_f64
 def digamma(b: FnBuilder, x: V) -> V:
-    """Derivative of lgamma: recurrence up to 10, asymptotic series, reflection below 0. NaN at negative poles,
-    -inf (+inf) at +0 (-0)."""
+    """Derivative of lgamma: recurrence up to 10, asymptotic series, reflection below 0. NaN at the poles, 0 among them
+    (as TensorFlow)."""
     zero = const(0.0, x.ty)
     reflect = b.fcmp("olt", x, 0.0)
     z = b.select(reflect, b.fsub(1.0, x), x)
@@ -280,8 +280,7 @@ def digamma(b: FnBuilder, x: V) -> V:
     sine, cosine = sin_pi(b, b.fsub(x, b.floor(x)))
     mirrored = b.fsub(y, b.fdiv(b.fmul(cosine, math.pi), sine))
     y = b.select(reflect, mirrored, y)
-    pole = b.and_(reflect, b.fcmp("oeq", b.floor(x), x))
+    pole = b.and_(b.fcmp("ole", x, 0.0), b.fcmp("oeq", b.floor(x), x))
     y = b.select(pole, const(NAN, x.ty), y)
-    y = b.select(b.fcmp("oeq", x, 0.0), b.copysign(const(INF, x.ty), b.fneg(x)), y)
     y = b.select(b.fcmp("oeq", x, INF), x, y)
     return b.select(is_nan(b, x), x, y)
