@@ -50,6 +50,8 @@ class _Counter:
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
         self.sizes: dict[str, int] = {}
+        library = analysis.graph.graph_def.library.function
+        self.heavy_functions = {f.signature.name for f in library if any(is_heavy(n.op) for n in f.node_def)}
 
     def size(self, dim: Dim) -> int:
         env = self.analysis.ctx.env
@@ -70,6 +72,10 @@ class _Counter:
         return out
 
     def hlo(self, op: Op) -> float:
+        if op.name == "while":
+            return self.trips(op) * sum(self.hlo(inner) for region in op.regions for inner in region.ops)
+        if op.name == "case":
+            return max(sum(map(self.hlo, region.ops)) for region in op.regions)
         floats = [v for v in op.results if isinstance(v.type, TensorType) and v.dtype.is_float]
         if op.name in _MOVES or not floats:
             return 0.0
@@ -82,11 +88,32 @@ class _Counter:
             return self.elements(op.operands[0])
         return sum(map(self.elements, floats))
 
+    def trips(self, loop: Op) -> int:
+        """Iterations of a loop that counts up to a dim or a number, else `NOMINAL`."""
+        for op in loop.regions[0].ops:
+            if op.name == "compare" and op.attrs["direction"] == "LT":
+                limit = self.analysis.ctx.dims_of(op.operands[1])
+                if limit is not None:
+                    return self.size(limit[0])
+        return NOMINAL
+
+    def functions(self, node: Node) -> list[str]:
+        """The names of the functions that a node's attributes name."""
+        found = []
+        for key in node.attr:
+            value = node.attr[key]
+            if value.WhichOneof("value") == "func":
+                found.append(value.func.name)
+            found += [f.name for f in value.list.func]
+        return found
+
     def opaque(self, node: Node) -> float | None:
         """By the type of op; the operands' shapes are those that the analysis found or was told."""
         values = self.analysis.values
         result = values.get((node.name, 0))
         if not is_heavy(node.op):
+            if any(name in self.heavy_functions for name in self.functions(node)):
+                return None  # a loop, say: nobody knows how often it runs
             return self.elements(result) if result is not None and result.dtype.is_float else 0.0
         operands = [values.get(ref) for ref in node.inputs]
         first, second = (*operands, None, None)[:2]

@@ -14,6 +14,7 @@ def test_one_cluster(rnn_tagger) -> None:
     report = rnn_tagger.report
     assert len(report.compiled_clusters) == len(report.clusters) == 1
     assert report.coverage == 1.0
+    assert report.flops_share is not None and report.flops_share >= 0.99
     assert {n.op for n in rnn_tagger.result.node} <= {"Const", "Placeholder", "Identity", "DiscLaunch", "NoOp"}
     kinds = Counter(k.kind for k in report.kernels)
     # four layers of an input product for all steps, and in each step one recurrent product and one kernel of gates; the classifier

@@ -12,6 +12,7 @@ import pytest
 from disc_tf.compiler import compile_module
 from disc_tf.frontend.analysis import analyse
 from disc_tf.frontend.cluster import make_clusters
+from disc_tf.frontend.flops import node_flops
 from disc_tf.frontend.importer import Imported, import_cluster
 from disc_tf.frontend.load import load
 from disc_tf.ir.interp import evaluate
@@ -195,6 +196,16 @@ def test_lstm_time_major_declared():
 def test_lstm_masked():
     c = case(lstm(time_major=False, masked=True), spec("float32", None, None, 8))
     check(c, [[x(b, t, 8)] for t, b in SIZES], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
+
+
+def test_operations_of_a_loop_are_counted():
+    tf = tensorflow()
+    concrete = tf.function(lstm(time_major=True, masked=False)).get_concrete_function(spec("float32", 10, 3, 8))
+    loaded = load(concrete.graph.as_graph_def(), [concrete.outputs[0].name])
+    analysis = analyse(loaded.graph, [name for name, _ in loaded.fetches])
+    (loop,) = [n.name for n in analysis.order if n.op == "StatelessWhile"]
+    products = 10 * 2 * 3 * 64 * (8 + 16)
+    assert products < node_flops(analysis)[loop] < 1.2 * products
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
