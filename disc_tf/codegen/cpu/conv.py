@@ -220,6 +220,8 @@ class _Conv:
             self.w_copy = frame.scratch_area(self.k_total * (self.block_columns * self.elem.bytes))
         self.block_area = frame.scratch_area((self.block_pixels * self.block_columns + 2 * self.tile.lanes) * self.ty.bytes)
         if not self.depthwise:
+            part = self.tile.mr * self.block_columns + 2 * self.tile.lanes
+            self.part_area = frame.scratch_area(part * self.ty.bytes)
             self.copy_pixels = (self.block_pixels - 1) * line.stride + line.reach + 1
             pitch = self.channels * self.copy_pixels
             self.copy_pitch = frame.dim(pitch)
@@ -306,7 +308,7 @@ class _Conv:
             conv_symbol(self.acc, self.stored),
             [
                 self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
-                panel, self.block_area, b.i64(self.block_columns), block.pixels, block.columns,
+                panel, self.block_area, b.i64(self.block_columns), self.part_area, block.pixels, block.columns,
             ],
         )  # fmt: skip
 

@@ -57,6 +57,7 @@ CONVS = {
     "groups": Conv(groups=2, channels=6, features=10, low=(1, 1), high=(1, 1)),
     "whole-groups": Conv(groups=2, channels=4, features=192, dilation=(1, 2)),
     "long": Conv(window=(1, 19), channels=1, features=3, strides=(1, 4)),
+    "long-sums": Conv(window=(2, 3), channels=90, features=37, low=(1, 1), high=(0, 1)),
     "column": Conv(window=(5, 1), channels=40, features=130, low=(2, 0), high=(2, 0)),
     "depthwise": Conv(groups=37, channels=37, features=37, low=(1, 1), high=(1, 1)),
     "depthwise-strided": Conv(groups=16, channels=16, features=16, strides=(2, 2), window=(5, 3), low=(2, 0), high=(1, 2)),

@@ -1,14 +1,14 @@
 """The helper that multiplies a line of pixels by a convolution's weights, on the register tiles of `helpers/gemm.py`.
 
-`h_conv_<acc>_<stored>(ROWS, taps, runs, k, lda, step, B, b_tap, b_run, panel, C, ldc, m, n)`: C[m, n] = the sum over `taps` rows and
+`h_conv_<acc>_<stored>(ROWS, taps, runs, k, lda, step, B, b_tap, b_run, panel, C, ldc, PART, m, n)`: C[m, n] = the sum over `taps` rows and
 `runs` positions in each of them of A[m, k] B[k, n]. Pitches and steps are in elements.
 
 * ROWS: `taps` addresses, one for each position of the window in all axes but the last; null where that lies in the padding. Pixel i at run
   r of such a row is `k` contiguous accumulator elements at `row + i*lda + r*step`.
 * B: panels of NR columns, `panel` apart; those of tap t and run r begin `t*b_tap + r*b_run` elements later.
-* C: rows of `ldc` elements; whole vectors are written. It is zero where every row is null.
+* C: rows of `ldc` elements; whole vectors are written. It is zero where every row is null. PART: room for a tile's rows of that pitch.
 
-The order of additions is that of the taps, runs and k for every element.
+A long run is summed in blocks. The order of additions is the same for every element.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from disc_tf.codegen.cpu.tiles import acc_ty, tile_for
 from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, V, const, vec
 from disc_tf.ir.types import DType
 
+#: length of a run beyond which its sum is cut into blocks, and their size: a long sum in one chain of additions loses digits
+K_WHOLE = 192
+K_BLOCK = 32
 _SIZES = ("taps", "runs", "k", "lda", "step", "b_tap", "b_run", "panel", "ldc", "m", "n")
 
 
@@ -30,7 +33,7 @@ def conv_symbol(acc: DType, stored: DType) -> str:
 @helper("h_conv")
 def _make_conv(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
     _, _, acc_name, stored_name = symbol.split("_")
-    order = ("ROWS", "taps", "runs", "k", "lda", "step", "B", "b_tap", "b_run", "panel", "C", "ldc", "m", "n")
+    order = ("ROWS", "taps", "runs", "k", "lda", "step", "B", "b_tap", "b_run", "panel", "C", "ldc", "PART", "m", "n")
     b = FnBuilder(
         symbol, [(n, I64 if n in _SIZES else PTR) for n in order], linkage="internal", fma=target.fma,
         attrs=target.fn_attrs + " noinline",
@@ -54,7 +57,7 @@ class _Line:
 
     def emit(self) -> None:
         b, tile = self.b, self.tile
-        table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, m, n = b.params
+        table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, part, m, n = b.params
         full = b.udiv(n, tile.nr)
         rest = b.sub(n, b.mul(full, tile.nr))
         rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
@@ -62,13 +65,15 @@ class _Line:
         each = b.udiv(m, b.smax(count, b.i64(1)))
         longer = b.sub(m, b.mul(each, count))
         whole = b.mul(full, panel)
+        long = b.icmp("sgt", k, K_WHOLE)
+        size = b.select(long, b.i64(K_BLOCK), b.smax(k, b.i64(1)))
 
         def strip(s: V, at: list[V]) -> list[V]:
             rows = b.add(each, b.zext(b.icmp("slt", s, longer), I64))
             start = b.mul(at[0], lda)
             sc = b.gep(c, b.mul(at[0], ldc), self.ty)
 
-            def product(more: V, a: V, w: V) -> None:
+            def product(more: V, a: V, w: V, k: V, sc: V) -> None:
                 self._run(rows, tile.nv, a, w, sc, k, lda, ldc, full, panel, more)
                 tail = b.gep(w, b.mul(whole, self.stored.bytes), I8)
                 tail_c = b.gep(sc, b.mul(full, tile.nr), self.ty)
@@ -85,8 +90,16 @@ class _Line:
                 def run(r: V, more: list[V]) -> list[V]:
                     a = b.gep(row, b.add(start, b.mul(r, step)), self.ty)
                     w = b.gep(weights, b.mul(b.add(b.mul(t, b_tap), b.mul(r, b_run)), self.stored.bytes), I8)
-                    product(more[0], a, w)
-                    return [const(1, I1)]
+
+                    def block(k0: V, begun: list[V]) -> list[V]:
+                        at = b.gep(w, b.mul(k0, tile.nr * self.stored.bytes), I8)
+                        apart = b.and_(begun[0], long)
+                        into = b.select(apart, part, sc)
+                        product(b.and_(begun[0], b.not_(long)), b.gep(a, k0, self.ty), at, b.smin(size, b.sub(k, k0)), into)
+                        b.if_then(apart, lambda: self._add(rows, part, sc, ldc, n))
+                        return [const(1, I1)]
+
+                    return b.loop(0, b.smax(k, b.i64(1)), size, more, block, "kblock")
 
                 there = b.icmp("ne", b.ptrtoint(row), 0)
                 return b.if_else(there, lambda: b.loop(0, runs, 1, begun, run, "run"), lambda: begun)
@@ -96,6 +109,22 @@ class _Line:
             return [b.add(at[0], rows)]
 
         b.loop(0, count, 1, [b.i64(0)], strip, "strip")
+
+    def _add(self, rows: V, part: V, c: V, ldc: V, n: V) -> None:
+        """C += PART."""
+        b, lanes = self.b, self.tile.lanes
+        ty = vec(self.ty, lanes)
+        plus = b.fadd if self.ty.is_float else b.add
+
+        def row(i: V, _: list[V]) -> None:
+            x, y = (b.gep(p, b.mul(i, ldc), self.ty) for p in (part, c))
+
+            def lane(j: V, _: list[V]) -> None:
+                b.store(plus(b.load(ty, b.gep(y, j, self.ty)), b.load(ty, b.gep(x, j, self.ty))), b.gep(y, j, self.ty))
+
+            b.loop(0, n, lanes, [], lane)
+
+        b.loop(0, rows, 1, [], row)
 
     def _zero(self, rows: V, c: V, ldc: V, n: V) -> None:
         b, lanes = self.b, self.tile.lanes
