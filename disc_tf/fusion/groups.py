@@ -58,7 +58,7 @@ class Grouping:
                     deps |= self._sources.get(v, frozenset())
             if self.binders and op.name != "disc.bind_dim":
                 deps |= self._symbol_sources(op)
-            if checks and may_read_outside(op, self.access.env):
+            if checks and (op in self.access.regions or may_read_outside(op, self.access.env)):
                 deps |= checks
             if op.name == "disc.check":
                 guards.add(op)

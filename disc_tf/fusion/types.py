@@ -13,7 +13,7 @@ from disc_tf.fusion.views import View
 from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.dims import Dim
 
-KINDS = ("loop", "rows", "reduce", "gemm", "conv", "attention", "library", "view", "constant", "host")
+KINDS = ("loop", "rows", "reduce", "gemm", "conv", "attention", "library", "while", "case", "update", "view", "constant", "host")
 
 
 @dataclasses.dataclass(eq=False)
@@ -84,6 +84,7 @@ class Fusion:
         ``inner`` 1, seed ``qk.result``), ``probs`` (the resolved value that multiplies v), ``region`` over batch+m+dv, seed ``pv.result``.
       view: ``view`` (`View` of the input, contiguous, that the output aliases).
       library: ``call`` (the op).
+      while, case: ``call`` (the op), ``regions``: `RegionFunction` and `Plan` of each region. update: an update in place (`outline`).
     """
 
     kind: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from disc_tf.frontend.rewrite import restore
+from disc_tf.frontend.tfproto import serialized
 from disc_tf.testing.differential import verify_graphs
 
 #: no rows, no steps (TensorFlow then refuses to stack an empty list), one step, primes
@@ -27,3 +29,8 @@ def test_answers(rnn_tagger) -> None:
     results = verify_graphs(rnn_tagger.path, rnn_tagger.optimized, rnn_tagger.specs, rnn_tagger.outputs, sizes)
     assert [r.message for r in results if not r.ok] == []
     assert len(results) == len(sizes)
+
+
+def test_restore(rnn_tagger) -> None:
+    """The original with its loops comes back bit for bit."""
+    assert serialized(restore(rnn_tagger.result)) == serialized(rnn_tagger.graph_def)
