@@ -258,6 +258,34 @@ def loop_with_branch(v: Any, n: Any) -> Any:
     return tf.while_loop(lambda i, _: i < n, body, (0, v))
 
 
+def two_bodies(v: Any, w: Any, k: Any) -> Any:
+    """Dims that broadcast before the loop: a uniform and a general body hold it."""
+    tf = tensorflow()
+    return tf.while_loop(lambda i, *_: i < k, lambda i, a, flag: (i + 1, tf.tanh(a) * 1.5, tf.reduce_any(a > 0.9)), (0, v + w, False))
+
+
+def list_of_scalars(v: Any, k: Any) -> Any:
+    tf = tensorflow()
+    out = tf.TensorArray(tf.float32, k)
+    total = tf.reduce_sum(v)
+    return tf.while_loop(lambda i, _: i < k, lambda i, o: (i + 1, o.write(k - 1 - i, total * tf.cast(i, tf.float32))), (0, out))[1].stack()
+
+
+def mapped(v: Any, w: Any) -> Any:
+    tf = tensorflow()
+    return tf.map_fn(lambda row: tf.linalg.matvec(w, row) + tf.reduce_max(row), v, fn_output_signature=tf.float32)
+
+
+def scanned(v: Any) -> Any:
+    tf = tensorflow()
+    return tf.scan(lambda a, row: a * 0.5 + tf.exp(-row * row), v, initializer=tf.zeros([5]), reverse=True)
+
+
+def mapped_in_a_loop(v: Any, k: Any) -> Any:
+    tf = tensorflow()
+    return tf.while_loop(lambda i, _: i < k, lambda i, a: (i + 1, tf.map_fn(lambda row: tf.sin(row) + row[0], a)), (0, v))
+
+
 def n(value: int) -> np.ndarray:
     return np.array(value, np.int32)
 
@@ -268,6 +296,13 @@ LOOPS = [
     ("nested", nested, [("float32", None), ("int32",)], [[x(m), n(k)] for m, k in ((5, 0), (5, 1), (5, 4), (0, 3), (1, 5))]),
     ("loop_with_branch", loop_with_branch, [("float32", None, 5), ("int32",)],
      [[x(m, 5), n(k)] for m, k in ((3, 0), (3, 5), (1, 4), (0, 3))]),
+    ("two_bodies", two_bodies, [("float32", None, None), ("float32", None, None), ("int32",)],
+     [[x(*a), x(*b), n(k)] for a, b in (((3, 5), (3, 5)), ((3, 1), (1, 5)), ((0, 5), (1, 5))) for k in (0, 1, 3)]),
+    ("list_of_scalars", list_of_scalars, [("float32", None), ("int32",)], [[x(m), n(k)] for m, k in ((3, 1), (0, 4), (7, 13))]),
+    ("mapped", mapped, [("float32", None, None), ("float32", None, None)],
+     [[x(m, k), x(4, k, seed=1)] for m, k in ((3, 5), (1, 1), (13, 7))]),
+    ("scanned", scanned, [("float32", None, 5)], [[x(m, 5)] for m in (1, 2, 13, 0)]),
+    ("mapped_in_a_loop", mapped_in_a_loop, [("float32", None, 3), ("int32",)], [[x(m, 3), n(k)] for m, k in ((4, 2), (1, 1), (5, 0))]),
 ]  # fmt: skip
 
 
