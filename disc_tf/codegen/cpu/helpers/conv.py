@@ -8,7 +8,7 @@
 * B: panels of NR columns, `panel` apart; those of tap t and run r begin `t*b_tap + r*b_run` elements later.
 * C: rows of `ldc` elements; whole vectors are written. It is zero where every row is null. PART: room for a tile's rows of that pitch.
 
-A long run is summed in blocks. The order of additions is the same for every element.
+A long single run is summed in blocks. The order of additions is the same for every element.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from disc_tf.codegen.cpu.tiles import acc_ty, tile_for
 from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, V, const, vec
 from disc_tf.ir.types import DType
 
-#: length of a run beyond which its sum is cut into blocks, and their size: a long sum in one chain of additions loses digits
+#: length beyond which the sum of a window of one run is cut into blocks, and their size. Such windows are filters along time, whose
+#: terms cancel: in one chain of additions they lose digits (a filter bank of 256 taps: 4 times TensorFlow's error; so: half of it).
 K_WHOLE = 192
 K_BLOCK = 32
 _SIZES = ("taps", "runs", "k", "lda", "step", "b_tap", "b_run", "panel", "ldc", "m", "n")
@@ -65,7 +66,7 @@ class _Line:
         each = b.udiv(m, b.smax(count, b.i64(1)))
         longer = b.sub(m, b.mul(each, count))
         whole = b.mul(full, panel)
-        long = b.icmp("sgt", k, K_WHOLE)
+        long = b.and_(b.icmp("sgt", k, K_WHOLE), b.icmp("eq", b.mul(taps, runs), 1))
         size = b.select(long, b.i64(K_BLOCK), b.smax(k, b.i64(1)))
 
         def strip(s: V, at: list[V]) -> list[V]:
