@@ -47,6 +47,16 @@ def read_graph(path: str) -> Any:
         raise CommandError(f"{path}: {e}") from e
 
 
+def read_whole_graph(path: str) -> Any:
+    """`read_graph`, with weights that lie in files of their own brought back into the graph."""
+    from disc_tf.frontend.external import internalize
+
+    try:
+        return internalize(read_graph(path))
+    except GraphError as e:
+        raise CommandError(f"{path}: {e}") from e
+
+
 def write_atomically(path: str, data: bytes) -> None:
     """Write next to the target, sync, rename: a reader sees the old file or the new one, never a half."""
     target = Path(path)

@@ -24,6 +24,7 @@ from disc_tf.commands.common import (
     model_specs,
     parse_sizes,
     read_graph,
+    read_whole_graph,
     write_atomically,
 )
 from disc_tf.commands.verify import add_shape_arguments
@@ -72,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="a frozen GraphDef, .pb or .pbtxt")
     parser.add_argument("-o", "--output", help="where the optimised graph goes (not needed with --dry-run)")
     parser.add_argument("--dry-run", action="store_true", help="say what would be compiled, write nothing")
+    parser.add_argument(
+        "--external-weights",
+        action="store_true",
+        help="keep large weights in files beside the output (OUTPUT.weights/), mapped at run time: a fraction of the memory",
+    )
     parser.add_argument("--report", metavar="F", help="write the report as JSON")
     parser.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before writing it")
     parser.add_argument("--no-timing", action="store_true", help="verify, but do not time (and never put back for speed)")
@@ -108,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output and Path(args.output).resolve() == Path(args.input).resolve():
         raise CommandError("input and output are the same file: the original would be lost", USAGE)
     say = _phase(args.quiet)
-    graph = read_graph(args.input)
+    graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")
     specs, outputs, trace = ([], list(args.outputs), [])
     if not args.no_verify and not args.dry_run:
@@ -134,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
             report = result.report
             if report.verified is False:
                 code = VERIFY_FAILED
-        write_atomically(args.output, graph_bytes(result.graph_def, args.output))
+        _write_output(args, result.graph_def)
         say(f"wrote {args.output}")
     if args.report:
         write_atomically(args.report, report.to_json().encode())
@@ -145,6 +151,21 @@ def run(args: argparse.Namespace) -> int:
         if not report.compiled_clusters:
             print(f"nothing compiled: 0 of {len(report.clusters)} clusters")
     return code
+
+
+def _write_output(args: argparse.Namespace, graph_def: Any) -> None:
+    """Publish the graph; with external weights their files come first, and files of an earlier graph go last."""
+    if not args.external_weights:
+        write_atomically(args.output, graph_bytes(graph_def, args.output))
+        return
+    from disc_tf.frontend.external import externalize, prune
+
+    try:
+        external = externalize(graph_def, f"{args.output}.weights")
+        write_atomically(args.output, graph_bytes(external.graph_def, args.output))
+        prune(external)
+    except OSError as e:
+        raise CommandError(f"cannot write {args.output}.weights: {e.strerror or e}") from e
 
 
 def _quiet_specs(args: argparse.Namespace, graph: Any):

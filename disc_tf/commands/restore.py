@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from disc_tf.commands.common import BAD_INPUT, OK, CommandError, graph_bytes, read_graph, write_atomically
+from disc_tf.commands.common import BAD_INPUT, OK, CommandError, graph_bytes, read_whole_graph, write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     from disc_tf.frontend.errors import GraphError
     from disc_tf.frontend.rewrite import restore
 
-    graph = read_graph(args.input)
+    graph = read_whole_graph(args.input)
     try:
         original = restore(graph)
     except GraphError as e:

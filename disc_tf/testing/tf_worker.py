@@ -100,6 +100,15 @@ def current_rss() -> int:
         return int(f.read().split()[1]) * resource.getpagesize()
 
 
+def peak_rss() -> int:
+    """The most resident bytes of this program (getrusage's figure would include what the parent had when it forked)."""
+    with open("/proc/self/status") as f:
+        for line in f:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return current_rss()
+
+
 def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
     runner: Runner | None = None
     while (message := read_message(stdin)) is not None:
@@ -109,8 +118,7 @@ def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
                 runner = Runner(argument)
                 reply: tuple[str, Any] = ("ok", {"rss": current_rss(), "import_rss": runner.import_rss, "weights": runner.weights})
             elif command == "memory":
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-                reply = ("ok", {"rss": current_rss(), "peak": peak})
+                reply = ("ok", {"rss": current_rss(), "peak": peak_rss()})
             elif runner is None:
                 reply = ("exception", "no graph is loaded")
             elif command == "run":

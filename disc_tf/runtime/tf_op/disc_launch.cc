@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "disc_ral.h"
+#include "disc_weight.h"
 #include "tf_c_api.h"
 
 namespace {
@@ -292,6 +293,7 @@ __attribute__((constructor)) void register_disc_launch() {
   TF_SetStatus(s.get(), TF_OK, "");
   register_op(s.get());
   if (ok(s)) register_kernel(s.get());
+  if (ok(s)) register_disc_weight(s.get());
   if (!ok(s)) std::fprintf(stderr, "disc_tf: DiscLaunch could not be registered: %s\n", TF_Message(s.get()));
 }
 

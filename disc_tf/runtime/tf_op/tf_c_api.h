@@ -47,6 +47,7 @@ typedef struct TF_Buffer {
   X(void, TF_OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char* spec))                                                   \
   X(void, TF_OpDefinitionBuilderSetShapeInferenceFunction, (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))    \
   X(void, TF_ShapeInferenceContextSetUnknownShape, (TF_ShapeInferenceContext*, TF_Status*))                                               \
+  X(void, TF_OpDefinitionBuilderSetIsStateful, (TF_OpDefinitionBuilder*, bool))                                                           \
   X(TF_KernelBuilder*, TF_NewKernelBuilder, (const char* op_name, const char* device_name, void* (*create)(TF_OpKernelConstruction*),     \
     void (*compute)(void*, TF_OpKernelContext*), void (*destroy)(void*)))                                                                 \
   X(void, TF_KernelBuilder_HostMemory, (TF_KernelBuilder*, const char* arg_name))                                                         \
@@ -58,6 +59,8 @@ typedef struct TF_Buffer {
   X(void, TF_OpKernelConstruction_GetAttrInt64, (TF_OpKernelConstruction*, const char* attr, int64_t* value, TF_Status*))                 \
   X(void, TF_OpKernelConstruction_GetAttrTypeList, (TF_OpKernelConstruction*, const char* attr, TF_DataType* values, int max,             \
     TF_Status*))                                                                                                                          \
+  X(void, TF_OpKernelConstruction_GetAttrType, (TF_OpKernelConstruction*, const char* attr, TF_DataType*, TF_Status*))                    \
+  X(void, TF_OpKernelConstruction_GetAttrInt64List, (TF_OpKernelConstruction*, const char* attr, int64_t* values, int max, TF_Status*))   \
   X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                                                        \
   X(void, TF_OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                                                  \
   X(void, TF_GetInput, (TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*))                                                         \
@@ -65,6 +68,9 @@ typedef struct TF_Buffer {
   X(TF_Tensor*, TF_AllocateOutput, (TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims, int num_dims, size_t bytes,         \
     TF_Status*))                                                                                                                          \
   X(TF_Tensor*, TF_AllocateTensor, (TF_DataType, const int64_t* dims, int num_dims, size_t bytes))                                        \
+  X(TF_Tensor*, TF_NewTensor, (TF_DataType, const int64_t* dims, int num_dims, void* data, size_t bytes,                                  \
+    void (*release)(void* data, size_t bytes, void* arg), void* arg))                                                                     \
+  X(size_t, TF_DataTypeSize, (TF_DataType))                                                                                               \
   X(void, TF_DeleteTensor, (TF_Tensor*))                                                                                                  \
   X(int, TF_NumDims, (const TF_Tensor*))                                                                                                  \
   X(int64_t, TF_Dim, (const TF_Tensor*, int dim))                                                                                         \
