@@ -186,11 +186,15 @@ def _flops(imported: Imported) -> Any:
     """Multiply-adds of all contractions times two, as an expression in the argument dims."""
     total = Dim.of(0)
     for op in imported.main.body.ops:
-        if op.name != "dot_general":
+        if op.name not in ("dot_general", "convolution"):
             continue
         k = Dim.of(2)
-        for axis in op.attrs["lhs_contracting"]:
-            k = k * op.operands[0].dims[axis]
+        if op.name == "dot_general":
+            summed = [op.operands[0].dims[axis] for axis in op.attrs["lhs_contracting"]]
+        else:
+            summed = list(op.operands[1].dims[:-1])
+        for d in summed:
+            k = k * d
         try:
             total = total + k * op.result.tensor.num_elements()
         except DimTooComplex:

@@ -323,11 +323,15 @@ def product_flops(fusion: Fusion) -> Dim | None:
     """Two a multiply-add of the products in a fusion; None if it has none."""
     total = None
     for op in fusion.ops:
-        if op.name != "dot_general":
+        if op.name == "dot_general":
+            summed = [op.operands[0].dims[axis] for axis in op.attrs["lhs_contracting"]]
+        elif op.name == "convolution":
+            summed = list(op.operands[1].dims[:-1])
+        else:
             continue
         work = op.result.tensor.num_elements() * 2
-        for axis in op.attrs["lhs_contracting"]:
-            work = work * op.operands[0].dims[axis]
+        for d in summed:
+            work = work * d
         total = work if total is None else total + work
     return total
 

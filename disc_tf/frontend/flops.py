@@ -84,6 +84,11 @@ class _Counter:
             for axis in op.attrs["lhs_contracting"]:
                 out *= self.size(op.operands[0].dims[axis])
             return out
+        if op.name == "convolution":
+            out = 2 * self.elements(op.result)
+            for d in op.operands[1].dims[:-1]:
+                out *= self.size(d)
+            return out
         if op.name in ("reduce", "reduce_window"):
             return self.elements(op.operands[0])
         return sum(map(self.elements, floats))
