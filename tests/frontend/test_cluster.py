@@ -44,7 +44,6 @@ def test_min_cluster_size(size, found):
         ({"deny": ["n2"], "fuel": 1}, [{"n0", "n1"}]),
         ({"fuel": 0}, []),
     ],
-    ids=str,
 )
 def test_lists_and_fuel(options, expected):
     c = cluster(chain().proto, min_cluster_size=1, **options)
