@@ -133,7 +133,7 @@ import disc_tf.ops
 graph_def = tf.compat.v1.GraphDef.FromString(open(sys.argv[1], "rb").read())
 with tf.Graph().as_default() as graph:
     tf.import_graph_def(graph_def, name="")
-    feeds = {op.outputs[0]: [[1, 2, 3]] for op in graph.get_operations() if op.type == "Placeholder"}
+    feeds = {op.outputs[0]: [[1, 0, 1]] for op in graph.get_operations() if op.type == "Placeholder"}
     launch = next(op for op in graph.get_operations() if op.type == "DiscLaunch")
     with tf.compat.v1.Session() as session:
         print("ran", [x.shape for x in session.run(list(launch.outputs), feeds)])

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
-
-from disc_tf import ops
 from disc_tf.runtime import counters, pack
+from disc_tf.testing.tf_case import tensorflow
 from tests.runtime import toy
+
+tf = tensorflow()  # with the settings that all tests of this process share
+from disc_tf import ops
 
 ops.load_op_library()
 
