@@ -7,6 +7,7 @@ values, dtypes, shapes and error codes. TensorFlow is imported once, on first us
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -45,7 +46,8 @@ def tensorflow() -> Any:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+    with contextlib.suppress(RuntimeError):  # another suite in this process has used TensorFlow already
+        tf.config.threading.set_intra_op_parallelism_threads(1)
     return tf
 
 
