@@ -88,7 +88,8 @@ def region_launch(fusion: Fusion, regions: Sequence[RegionCode]) -> RegionLaunch
     if op.name == "while":
         body = regions[1].region
         for k, (v, p) in enumerate(zip(op.operands, body.function.params, strict=False)):
-            if v.dims != p.dims or p.dims != op.results[k].dims:
+            same = body.function.env.is_equal
+            if any(same(a, b) is not True or same(b, c) is not True for a, b, c in zip(v.dims, p.dims, op.results[k].dims, strict=True)):
                 raise ValueError(f"a loop changes the dims of a carried value from {v.type} (nodes {', '.join(fusion.nodes[:3])})")
             if k not in body.in_place:
                 spare[k] = Temp(f"spare{k}", byte_size(p))
