@@ -37,6 +37,8 @@ _LINES = 4
 _PIXELS = 72
 #: bytes of a row of a block of features
 _COLUMN_BYTES = 384
+#: features up to which they are summed one at a time
+_FEW = 2
 #: multiply-adds that a chunk of tasks should have: about 10 us, what waking a thread costs
 _CHUNK_WORK = 1 << 20
 
@@ -120,6 +122,9 @@ class _Conv:
         )
         self.features = features if self.groups == 1 or self.depthwise else features // self.groups
         self.blocks = 1 if self.depthwise else self.groups
+        #: so few features that lanes along them would be idle: lanes lie along the window's runs instead
+        self.few = self.groups == 1 and features.is_static and int(features) <= _FEW
+        self.nr = 1 if self.few else self.tile.nr
         self.taps = 1
         for axis in self.outer:
             self.taps *= axis.window
@@ -141,10 +146,11 @@ class _Conv:
         view = self.rhs
         if self.fusion.attrs.get("pack") != "rhs" or view.source not in self.ctx.params or len(self.k_axes) > 1:
             return None
-        if self.blocks > 1 and int(self.features) % self.tile.nr:
+        if self.blocks > 1 and int(self.features) % self.nr:
             return None
         axes = (self.k_axes[0] if self.k_axes else Axis(ONE, ONE), view.axes[-1])
-        return self.ctx.prepared(View(view.source, view.offset, axes), panel_layout(self.target, self.acc))
+        layout = ("panel", 1) if self.few else panel_layout(self.target, self.acc)
+        return self.ctx.prepared(View(view.source, view.offset, axes), layout)
 
     @property
     def block_columns(self) -> int:
@@ -236,7 +242,7 @@ class _Conv:
             return b.gep(self.w_base, b.mul(block.column, self.frame.dim(self.k_total)), self.elem)
 
         def pack() -> None:
-            symbol = pack_symbol(self.elem.bits, self.tile.nr)
+            symbol = pack_symbol(self.elem.bits, self.nr)
             n_stride = self.frame.dim(self.rhs.axes[-1].stride)
             at = b.gep(self.w_base, b.mul(block.column, n_stride), self.elem)
             if self.whole_k:
@@ -274,7 +280,7 @@ class _Conv:
         self._epilogue(number, block)
 
     def _multiply(self, number: V, block: Block, first: V, weights: V) -> None:
-        b, line, nr = self.b, self.line, self.tile.nr
+        b, line, nr = self.b, self.line, self.nr
         last = b.add(first, b.add(b.mul(b.sub(block.pixels, 1), line.stride), line.reach))
         inside = b.and_(b.icmp("sge", first, 0), b.icmp("slt", last, self.frame.dim(line.extent)))
         if not self.in_place:
@@ -305,7 +311,7 @@ class _Conv:
         else:
             b_run, panel = b.mul(channels, self.block_columns), b.mul(channels, nr)
         self.frame.call(
-            conv_symbol(self.acc, self.stored),
+            conv_symbol(self.acc, self.stored, self.few),
             [
                 self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
                 panel, self.block_area, b.i64(self.block_columns), self.part_area, block.pixels, block.columns,

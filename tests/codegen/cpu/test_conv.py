@@ -59,6 +59,9 @@ CONVS = {
     "long": Conv(window=(1, 19), channels=1, features=3, strides=(1, 4)),
     "long-sums": Conv(window=(1, 3), channels=90, features=37, low=(0, 1), high=(0, 1)),
     "longer-sums": Conv(window=(2, 3), channels=90, features=37, low=(1, 1), high=(0, 1)),
+    "one-feature": Conv(channels=33, features=1, low=(1, 1), high=(1, 1)),
+    "two-features": Conv(window=(5, 4), channels=8, features=2, strides=(1, 3), dilation=(1, 2), low=(2, 2), high=(2, 1)),
+    "one-tap-run": Conv(window=(1, 70), channels=1, features=1, strides=(1, 2), low=(0, 60), high=(0, 9)),
     "column": Conv(window=(5, 1), channels=40, features=130, low=(2, 0), high=(2, 0)),
     "depthwise": Conv(groups=37, channels=37, features=37, low=(1, 1), high=(1, 1)),
     "depthwise-strided": Conv(groups=16, channels=16, features=16, strides=(2, 2), window=(5, 3), low=(2, 0), high=(1, 2)),
@@ -132,7 +135,7 @@ def test_windows_and_sizes(name, kind, target):
 
 @pytest.mark.parametrize("target", _targets())
 @pytest.mark.parametrize("dtype", [DType.F64, DType.F16, DType.BF16, DType.I32, DType.U8], ids=str)
-@pytest.mark.parametrize("name", ["padded", "depthwise"])
+@pytest.mark.parametrize("name", ["padded", "depthwise", "one-feature"])
 def test_dtypes(target, dtype, name):
     conv, rng = CONVS[name], np.random.default_rng(4)
     c = Case()

@@ -8,6 +8,8 @@
 * B: panels of NR columns, `panel` apart; those of tap t and run r begin `t*b_tap + r*b_run` elements later.
 * C: rows of `ldc` elements; whole vectors are written. It is zero where every row is null. PART: room for a tile's rows of that pitch.
 
+`h_dots_<acc>_<stored>` takes the same arguments for very few features: B has panels of one column, lanes lie along k.
+
 A long single run is summed in blocks. The order of additions is the same for every element.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 from disc_tf.codegen.cpu.helpers import helper
 from disc_tf.codegen.cpu.target import CpuTarget
 from disc_tf.codegen.cpu.tiles import acc_ty, tile_for
+from disc_tf.codegen.cpu.widen import load_widened
 from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, V, const, vec
 from disc_tf.ir.types import DType
 
@@ -26,24 +29,28 @@ K_BLOCK = 32
 _SIZES = ("taps", "runs", "k", "lda", "step", "b_tap", "b_run", "panel", "ldc", "m", "n")
 
 
-def conv_symbol(acc: DType, stored: DType) -> str:
-    """The symbol of the helper for weights of type `stored`."""
-    return f"h_conv_{acc}_{stored}"
+def conv_symbol(acc: DType, stored: DType, few: bool = False) -> str:
+    """The symbol of the helper for weights of type `stored`; `few`: the one for very few features."""
+    return f"h_{'dots' if few else 'conv'}_{acc}_{stored}"
 
 
 @helper("h_conv")
 def _make_conv(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
     _, _, acc_name, stored_name = symbol.split("_")
-    order = ("ROWS", "taps", "runs", "k", "lda", "step", "B", "b_tap", "b_run", "panel", "C", "ldc", "PART", "m", "n")
-    b = FnBuilder(
-        symbol, [(n, I64 if n in _SIZES else PTR) for n in order], linkage="internal", fma=target.fma,
-        attrs=target.fn_attrs + " noinline",
-    )  # fmt: skip
+    b = _builder(symbol, target)
     line = _Line(b, target, acc_name, stored_name)
     line.emit()
     b.ret()
     tile = line.tile
     return b, tuple(line.micro(r, v) for v in range(1, tile.nv + 1) for r in range(1, tile.mr + 1))
+
+
+def _builder(symbol: str, target: CpuTarget) -> FnBuilder:
+    order = ("ROWS", "taps", "runs", "k", "lda", "step", "B", "b_tap", "b_run", "panel", "C", "ldc", "PART", "m", "n")
+    return FnBuilder(
+        symbol, [(n, I64 if n in _SIZES else PTR) for n in order], linkage="internal", fma=target.fma,
+        attrs=target.fn_attrs + " noinline",
+    )  # fmt: skip
 
 
 class _Line:
@@ -145,3 +152,62 @@ class _Line:
             return lambda: b.call(self.micro(r, vectors), VOID, args, declare=False) and None
 
         b.switch(rows, {r: call(r) for r in range(1, self.tile.mr + 1)})
+
+
+#: pixels that are summed at a time
+_DOTS = 4
+
+
+@helper("h_dots")
+def _make_dots(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    _, _, acc_name, stored_name = symbol.split("_")
+    b = _builder(symbol, target)
+    table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, _, m, n = b.params
+    stored, ty = DType.from_name(stored_name), acc_ty(acc_name)
+    lanes = target.width(ty.bytes)
+    wide = vec(ty, lanes)
+    main = b.and_(k, -lanes)
+
+    def fma(x: V, y: V, z: V) -> V:
+        return b.fma(x, y, z) if ty.is_float else b.add(b.mul(x, y), z)
+
+    def plus(x: V, y: V) -> V:
+        return b.fadd(x, y) if ty.is_float else b.add(x, y)
+
+    def feature(j: V, _: list[V]) -> None:
+        column = b.gep(weights, b.mul(b.mul(j, panel), stored.bytes), I8)
+
+        def pixels(i: V, count: int) -> None:
+            start = b.mul(i, lda)
+
+            def tap(t: V, sums: list[V]) -> list[V]:
+                row = b.load(PTR, b.gep(table, t, PTR))
+
+                def run(r: V, sums: list[V]) -> list[V]:
+                    first = b.gep(row, b.add(start, b.mul(r, step)), ty)
+                    at = [b.gep(first, b.mul(lda, p), ty) for p in range(count)]
+                    w = b.gep(column, b.mul(b.add(b.mul(t, b_tap), b.mul(r, b_run)), stored.bytes), I8)
+
+                    def steps(x: V, sums: list[V], width: int) -> list[V]:
+                        y = load_widened(b, stored, ty, b.gep(w, b.mul(x, stored.bytes), I8), width)
+                        return [fma(b.load(vec(ty, width), b.gep(a, x, ty)), y, s) for a, s in zip(at, sums, strict=True)]
+
+                    long = b.loop(0, main, lanes, sums[:count], lambda x, s: steps(x, s, lanes), "k")
+                    return long + b.loop(main, k, 1, sums[count:], lambda x, s: steps(x, s, 1), "k1")
+
+                there = b.icmp("ne", b.ptrtoint(row), 0)
+                return b.if_else(there, lambda: b.loop(0, runs, 1, sums, run, "run"), lambda: sums)
+
+            zeros = [const(0, wide)] * count + [const(0, vec(ty, 1))] * count
+            sums = b.loop(0, taps, 1, zeros, tap, "tap")
+            for p in range(count):
+                total = plus(b.hreduce(sums[p], plus), sums[count + p])
+                b.store(total, b.gep(c, b.add(b.mul(b.add(i, p), ldc), j), ty))
+
+        whole = b.and_(m, -_DOTS)
+        b.loop(0, whole, _DOTS, [], lambda i, _: pixels(i, _DOTS), "pixel")
+        b.loop(whole, m, 1, [], lambda i, _: pixels(i, 1), "pixel")
+
+    b.loop(0, n, 1, [], feature, "feature")
+    b.ret()
+    return b, ()
