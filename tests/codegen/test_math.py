@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-import os
+import tempfile
 
 import mpmath
 import numpy as np
@@ -48,6 +48,14 @@ def unit(target, name, fn, elem):
     return b
 
 
+def load_image(image):
+    """A shared library from its bytes; the name is new each time, since the loader takes equal names for one library."""
+    with tempfile.NamedTemporaryFile(suffix=".so") as f:
+        f.write(image)
+        f.flush()
+        return ctypes.CDLL(f.name)
+
+
 def kernels(target):
     """All functions of both types in one image: compiled once per target."""
     if target.name not in _LIBS:
@@ -55,11 +63,7 @@ def kernels(target):
         units = [unit(target, name, fn, elem) for elem in (F32, F64) for name, fn in {**UNARY, **BINARY}.items()]
         for u in units:
             module.add(u)
-        path = f"/tmp/disc_math_{os.getpid()}_{target.name}.so"
-        with open(path, "wb") as f:
-            f.write(compile_image(module.text(), target, [u.name for u in units]))
-        _LIBS[target.name] = ctypes.CDLL(path)
-        os.unlink(path)
+        _LIBS[target.name] = load_image(compile_image(module.text(), target, [u.name for u in units]))
     return _LIBS[target.name]
 
 
@@ -278,11 +282,7 @@ def set_mxcsr(target):
         text = ("declare void @llvm.x86.sse.ldmxcsr(ptr)\n"
                 "define void @set_mxcsr(i32 %v) nounwind {\n  %p = alloca i32\n  store i32 %v, ptr %p\n"
                 "  call void @llvm.x86.sse.ldmxcsr(ptr %p)\n  ret void\n}\n")
-        path = f"/tmp/disc_mxcsr_{os.getpid()}.so"
-        with open(path, "wb") as f:
-            f.write(compile_image(text, target, ["set_mxcsr"]))
-        _LIBS["mxcsr"] = ctypes.CDLL(path)
-        os.unlink(path)
+        _LIBS["mxcsr"] = load_image(compile_image(text, target, ["set_mxcsr"]))
     return _LIBS["mxcsr"].set_mxcsr
 
 
