@@ -56,6 +56,8 @@ class Library:
 
     def __init__(self, graph_def: Any) -> None:
         self.functions = {f.signature.name: f for f in graph_def.library.function}
+        self._sizes: dict[str, int] = {}
+        self._whole: set[str] = set()
         gradients = graph_def.library.gradient
         self.with_gradient = {g.function_name for g in gradients} | {g.gradient_func for g in gradients}
 
@@ -65,6 +67,22 @@ class Library:
         if key is not None:
             return (node.attr[key].func.name, node.attr[key].func.attr) if key in node.attr else None
         return (node.op, node.attr) if node.op in self.functions else None
+
+    def expanded(self, name: str) -> int:
+        """How many nodes inlining a function makes, calls inside it included (as far as they may be inlined)."""
+        stack = [name]
+        while stack:
+            f = self.functions[stack[-1]]
+            inner = [call[0] for n in f.node_def if (call := self.called(n)) is not None and self.why_not(n, frozenset()) is None]
+            if stack[-1] not in self._sizes:
+                self._sizes[stack[-1]] = len(f.node_def)  # what a recursive call finds: it stays one node
+                stack += [g for g in inner if g not in self._sizes]
+                continue
+            done = stack.pop()
+            if done not in self._whole:
+                self._whole.add(done)
+                self._sizes[done] = len(f.node_def) + sum(self._sizes[g] for g in inner)
+        return self._sizes[name]
 
     def why_not(self, node: Any, chain: frozenset[str]) -> str | None:
         """Why a call must stay a call; None if it may be inlined. ``chain``: functions being inlined around it."""
@@ -229,7 +247,7 @@ class _Inliner:
             body = self.body(call[0]) if why is None else ""
             if isinstance(body, str):
                 why = why or body
-            elif len(body.nodes) + self.made > self.limit:
+            elif self.library.expanded(call[0]) + self.made > self.limit:
                 why = f"inlining it would make more than {self.limit} nodes"
             elif len([i for i in node.input if not i.startswith("^")]) != len(
                 self.library.functions[call[0]].signature.input_arg

@@ -22,6 +22,7 @@ from disc_tf.ir.core import Function, Op, Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS
+from disc_tf.passes.wide_concats import WIDEST
 
 #: ops that a loop kernel carries out
 _LOOP_OPS = INDEX_OPS | VIEW_OPS | {"bitcast_convert"}
@@ -203,9 +204,16 @@ def _may_inline(grouping: Grouping, producer: Op, consumer: Op) -> bool:
     if not alone or len(grouping.group_of[producer].ops) > 8:
         return False
     group = grouping.group_of[producer]
+    if consumer.name == "concatenate" and _parts(group.ops) + len(consumer.operands) > WIDEST:
+        return False
     if consumer.name in ("concatenate", "pad", "dynamic_slice"):
         return access.same_count(group.attrs["space"], producer.result.dims)
     return all(o.name not in EXPENSIVE for o in group.ops) and is_pointwise(consumer)
+
+
+def _parts(ops: set[Op]) -> int:
+    """Branches over the parts of concatenations."""
+    return sum(len(op.operands) for op in ops if op.name == "concatenate")
 
 
 def _wholly_inside(grouping: Grouping, group: Group, ops: set[Op]) -> bool:

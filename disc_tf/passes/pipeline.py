@@ -17,12 +17,13 @@ from disc_tf.passes.outline_prepare import OutlinePrepare
 from disc_tf.passes.shape_simplifier import ShapeSimplifier
 from disc_tf.passes.specialize import SpecializedModule, specialize_broadcast
 from disc_tf.passes.spread_splats import SpreadSplats
+from disc_tf.passes.wide_concats import WideConcats
 
 PASSES: dict[str, type[Pass]] = {
     p.name: p
     for p in (
         Canonicalize, ConstantFolding, ConvToDot, CSE, DCE, DotCanonicalize, DotMerge, HoistLoops, OutlinePrepare, ShapeSimplifier,
-        SpreadSplats,
+        SpreadSplats, WideConcats,
     )
 }  # fmt: skip
 
@@ -52,6 +53,7 @@ BODY: tuple[Pass, ...] = (
     ShapeSimplifier(),
     Canonicalize(),
     CSE(),
+    WideConcats(),
     SpreadSplats(),
     DCE(),
 )

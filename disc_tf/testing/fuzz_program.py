@@ -181,7 +181,7 @@ class Evaluation:
                 if isinstance(moved, Failed) or tuple(moved[j].shape) != v.shape:
                     out[j] = np.full(v.shape, np.inf)
                 else:
-                    out[j] = np.maximum(out[j], 1.5 * _distance(v, np.asarray(moved[j].numpy())) + _own_error(step, v))
+                    out[j] = np.maximum(out[j], 1.5 * _distance(v, np.asarray(moved[j].numpy())) + _own_error(step, v, 1.0))
         return out
 
     def _disturbed(self, k: int, ref: Ref, error: np.ndarray, draw: int) -> Any:
@@ -225,13 +225,15 @@ class Evaluation:
         return out
 
 
-def _own_error(step: Step, value: np.ndarray) -> np.ndarray:
+def _own_error(step: Step, value: np.ndarray, at_least: float = 0.0) -> np.ndarray:
+    """The op's own rounding; ``at_least``: an operand that moves by less than a unit may still tip the rounding of the result."""
     dtype = DType.from_np(value.dtype)
-    if not dtype.is_float or not step.ulps:
+    ulps = max(step.ulps, at_least)
+    if not dtype.is_float or not ulps:
         return np.zeros(value.shape)
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(value.astype(np.float64)), np.abs(value.astype(np.float64)), 0.0)
-    return step.ulps * EPSILON[dtype] * size + 1e-37 * (dtype.bits == 32)
+    return ulps * EPSILON[dtype] * size + 1e-37 * (dtype.bits == 32)
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:

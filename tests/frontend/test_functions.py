@@ -178,3 +178,19 @@ def test_cycle_of_calls_is_an_error_not_a_hang():
         g.node(a, "PartitionedCall", [b], f=("func", "same"), Tin=("types", [F32]), Tout=("types", [F32]))
     with pytest.raises(GraphError, match="cycle"):
         load(g.proto)
+
+
+def test_a_call_that_would_explode_stays_whole():
+    """Each function calls the next twice: nothing of it is inlined, and it takes no time to see that."""
+    g = G()
+    g.placeholder("x", [None])
+    for i in range(60):
+        f = g.function(f"f{i}", {"a": F32}, {"out": ("q:output:0", F32)})
+        for n, source in (("p", "a"), ("q", "p:output:0")):
+            body_node(f, n, "PartitionedCall", [source], f=("func", f"f{i + 1}"), Tin=("types", [F32]), Tout=("types", [F32]))
+    f = g.function("f60", {"a": F32}, {"out": ("n:y:0", F32)})
+    body_node(f, "n", "Tanh", ["a"], T=("type", F32))
+    g.node("call", "PartitionedCall", ["x"], f=("func", "f0"), Tin=("types", [F32]), Tout=("types", [F32]))
+    done = inline_calls(g.proto, ["call"])
+    assert done.graph_def is g.proto
+    assert "more than" in done.kept["call"]
