@@ -176,7 +176,8 @@ def clone_function(fn: Function) -> Function:
 
 
 def wanted_equalities(fn: Function) -> Iterator[tuple[Dim, Dim]]:
-    """Equalities that would make broadcasts plain and checks true: from ``bcast`` atoms, then checks, then undecided broadcasts."""
+    """Equalities that would make broadcasts plain and checks true: first what the checks require (no run gets by without), then what
+    ``bcast`` atoms, either side of checks and undecided broadcasts would like."""
     dims: dict[Dim, None] = {}
     checks: list[Op] = []
     broadcasts: list[Op] = []
@@ -188,6 +189,9 @@ def wanted_equalities(fn: Function) -> Iterator[tuple[Dim, Dim]]:
             checks.append(op)
         elif op.name == "broadcast_in_dim":
             broadcasts.append(op)
+    for op in checks:
+        if not _has_or(op.operands[0]):
+            yield from implied_by(op.operands[0])
     for d in dims:
         yield from _bcast_pairs(d)
     for op in checks:
@@ -197,6 +201,18 @@ def wanted_equalities(fn: Function) -> Iterator[tuple[Dim, Dim]]:
         for d, i in zip(x.dims, op.attrs["broadcast_dimensions"], strict=True):
             if not d.is_static and fn.env.is_equal(d, op.result.dims[i]) is None:
                 yield d, op.result.dims[i]
+
+
+def _has_or(pred: Value) -> bool:
+    """Whether a conjunction of comparisons has alternatives."""
+    stack = [pred]
+    while stack:
+        op = stack.pop().op
+        if op is not None and op.name == "or":
+            return True
+        if op is not None and op.name == "and":
+            stack.extend(op.operands)
+    return False
 
 
 def _bcast_pairs(d: Dim) -> Iterator[tuple[Dim, Dim]]:

@@ -1,7 +1,7 @@
 """Concatenations of very many parts become trees of smaller ones.
 
-A kernel branches over the parts of a concatenation, and what LLVM needs for such a chain grows with the square of its length: 1,000 features
-of a click model would take minutes. In a tree each element is copied once or twice more.
+A kernel branches over the parts of a concatenation, and what LLVM needs for such a chain grows with the square of its length: 1,000
+features of a click model would take minutes. In a tree each element is copied once or twice more.
 """
 
 from __future__ import annotations

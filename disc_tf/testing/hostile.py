@@ -304,7 +304,7 @@ def nested_splits() -> Maker:
 def strange_names() -> Maker:
     m = base()
     for i, name in enumerate(("\u2603", "a b", "'\"\\", "%s%n", "x" * 5000, "define void @f()", "../../etc", "-", "a//b")):
-        m.unary(name, "q" if i == 0 else "q")
+        m.unary(name, "q" if i == 0 else "x")
     m.graph.node[-1].device = "/device:\u2603:0"
     return m
 

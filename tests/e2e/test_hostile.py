@@ -14,7 +14,10 @@ from disc_tf.testing.hostile import CASES, base
 
 ROOT = Path(__file__).parents[2]
 #: take seconds each
-SLOW = ("thousand_way_concat", "hundred_thousand_nodes", "exponential_functions", "deep_functions", "nested_splits", "many_unrelated_broadcasts")
+SLOW = (
+    "thousand_way_concat", "hundred_thousand_nodes", "exponential_functions", "deep_functions", "nested_splits",
+    "many_unrelated_broadcasts",
+)  # fmt: skip
 RANDOM = [n for n in CASES if n.startswith(("cut_", "flipped_", "shuffled_"))]
 FAST = [*RANDOM[::4], *(n for n in CASES if n not in RANDOM and n not in SLOW)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Module
-from disc_tf.ir.dims import Dim
+from disc_tf.ir.dims import Dim, bcast
 from disc_tf.ir.interp import evaluate
 from disc_tf.ir.opset.control import CheckFailed
 from disc_tf.ir.types import DType, TensorType
@@ -86,3 +86,22 @@ def test_nothing_to_assume_gives_one_body() -> None:
     special = specialize_broadcast(module)
     assert special.general is None and special.predicate == [] and special.modules == [module]
     assert special.uniform.main.results[0].dims == (Dim.of("a"), Dim.of(4))
+
+
+def test_what_checks_require_comes_before_what_broadcasts_like():
+    """A dim that a check requires to be 1 is not assumed to be 2 because a broadcast would like that."""
+    fn = Function("main")
+    b = Builder(fn.body, fn.env)
+    x = fn.add_arg(TensorType.of(DType.F32, ("m", "n")), ArgInfo("x"))
+    n = Dim.of("n")
+    wide = b.broadcast_in_dim(x, (Dim.of("m"), bcast(n, 2)), (0, 1))
+    token = b.create_token()
+    ok = b.compare(b.dim(n), b.dim(1), "EQ")
+    token = b.check(ok, token, code=3, message="n is 1", node="c")
+    b.return_([b.tanh(wide), token])
+    fn.result_names = ["y"]
+    module = Module()
+    module.add(fn)
+    special = specialize_broadcast(module)
+    assert (n, Dim.of(1)) in special.predicate or (Dim.of(1), n) in special.predicate
+    assert special.uniform.main.env.is_equal(n, 1) is True
