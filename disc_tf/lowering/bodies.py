@@ -11,12 +11,13 @@ from disc_tf.ir.core import Block, Value, walk
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import Type
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.lower import lower_node
 from disc_tf.lowering.node import NodeView
 
 #: nesting of calls, loops and branches
 MAX_DEPTH = 16
+_MAX_MESSAGE = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +58,7 @@ def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value], 
     if depth > MAX_DEPTH:
         raise Unsupported("TOO_COMPLEX", f"calls, loops and branches are nested more than {MAX_DEPTH} deep")
     env: dict[tuple[str, int], Value] = {("", k): v for k, v in enumerate(args)}
+    texts: dict[tuple[str, int], str] = {}
     for node in body.nodes:
         operands = [env.get(ref) for ref in node.inputs]
         if node.name in body.calls:
@@ -64,12 +66,19 @@ def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value], 
                 raise Unsupported("RANK", f"an operand of call {node.name} in function {body.name!r} has no type")
             inner = body_of(ctx, body.calls[node.name])
             results = lower_body(ctx, inner, [v for v in operands if v is not None], depth + 1)
+        elif node.op == "Assert" and operands[0] is not None and operands[0].rank == 0:
+            # at the node that calls the body: its name is one that the user knows
+            said = " ".join(f"[{texts.get(ref, f'{ref[0]}:{ref[1]}')}]" for ref in node.inputs[1:])
+            ctx.check(operands[0], Status.INVALID_ARGUMENT, f"assertion failed: {said}"[:_MAX_MESSAGE])
+            results = []
         else:
             try:
                 results = lower_node(ctx, node, operands)
             except Unsupported as e:
-                if node.op == "Const" and e.code == "DTYPE":
-                    continue  # a string, that an Assert would print
+                if node.op == "Const" and e.code == "DTYPE":  # a string, that an Assert would print
+                    value = getattr(node.attr("value"), "string_val", ())
+                    texts[node.name, 0] = " ".join(x.decode("utf-8", "replace") for x in value[:3])
+                    continue
                 raise Unsupported(e.code, f"function {body.name!r}, node {node.name} ({node.op}): {e.message}") from None
         env.update(((node.name, port), v) for port, v in enumerate(results))
     for ref in body.returns:
