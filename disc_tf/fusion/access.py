@@ -189,8 +189,8 @@ class Access:
         return v
 
     def chain(self, v: Value, *, stored: bool = False) -> list[Op]:
-        """The inlined ops that ``v`` is made with, without those of its root unless that is inlined too. ``stored``: scalars made of dims are
-        read from their buffers, where they have one."""
+        """The inlined ops that ``v`` is made with, without those of its root unless that is inlined too. ``stored``: scalars made of dims
+        are read from their buffers, where they have one."""
         out: list[Op] = []
         stack, seen = [v], {v}
         while stack:

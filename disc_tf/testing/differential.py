@@ -33,8 +33,8 @@ def verify_graphs(
     """Run both graphs at every assignment of ``sizes``: outputs compared with the reference, times with TensorFlow as users run it.
 
     Where the reference raises, the optimised graph must raise the same code. An optimised graph that does not load, or that takes its
-    process down, has failed at this and all further shapes. ``broadcast`` adds inputs that broadcast against each other (what the general body
-    of a cluster is for). Timing runs in interleaved rounds. Raises `ProcessFailed` if the original's
+    process down, has failed at this and all further shapes. ``broadcast`` adds inputs that broadcast against each other (what the general
+    body of a cluster is for). Timing runs in interleaved rounds. Raises `ProcessFailed` if the original's
     process does not answer.
     """
     names = [f"{s.name}:0" for s in specs]
