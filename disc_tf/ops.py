@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from disc_tf.runtime._build import library_path
 
@@ -56,7 +56,7 @@ def _function_def(name: str) -> Any:
                 return getattr(function, attribute)
         graph = getattr(graph, "outer_graph", None)
     try:
-        return context.context().get_function_def(name)
+        return cast(Any, context.context()).get_function_def(name)
     except Exception as error:
         raise LookupError(
             f"the gradient of {OP_NAME} needs the cluster's original function {name!r}, which is not in the graph's library"
