@@ -3,7 +3,8 @@
     python -m disc_tf.testing.fuzz --seed 0 --seconds 600
 
 Each cluster of a graph gets TensorFlow's own values for its inputs, so errors do not pile up across clusters. What is found is reduced
-(steps become inputs, outputs are dropped) and printed as a small program. The work is done in a child process: a crash is a finding too.
+(steps become inputs, outputs are dropped) and printed as a small program. The work is done in a child process: a crash or a hang is a
+finding too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -331,7 +333,7 @@ def fuzz(seed: int, seconds: float, *, steps: int = 12, reduce_seconds: float = 
         command = [sys.executable, "-m", "disc_tf.testing.fuzz", "--child", "--seed", str(summary.next_seed), "--seconds", str(left)]
         command += ["--steps", str(steps), "--reduce", str(reduce_seconds), "--count", str(todo)]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        at = _follow(child, summary, verbose)
+        at = _follow(child, summary, verbose, MAX_SECONDS + 4 * reduce_seconds)
         code = child.wait()
         errors = child.stderr.read()[-1500:] if child.stderr else ""
         if code == 0:
@@ -345,9 +347,19 @@ def fuzz(seed: int, seconds: float, *, steps: int = 12, reduce_seconds: float = 
     return summary
 
 
-def _follow(child: Any, summary: Summary, verbose: bool) -> int | None:
+#: a graph that takes longer than this (and its reductions) hangs
+MAX_SECONDS = 240.0
+
+
+def _follow(child: Any, summary: Summary, verbose: bool, limit: float) -> int | None:
+    """Read the child's lines; it is killed when it is silent for ``limit`` seconds. The seed that it was at."""
     at: int | None = None
+    watch = threading.Timer(limit, child.kill)
+    watch.start()
     for line in child.stdout:
+        watch.cancel()
+        watch = threading.Timer(limit, child.kill)
+        watch.start()
         try:
             message = json.loads(line)
         except ValueError:
@@ -362,6 +374,7 @@ def _follow(child: Any, summary: Summary, verbose: bool) -> int | None:
         if verbose:
             for r in message["reports"]:
                 print(r + "\n", flush=True)
+    watch.cancel()
     return at
 
 

@@ -109,9 +109,11 @@ class Generator:
 
     # ---- adding -------------------------------------------------------------------------------------------------
 
-    def add(self, op: str, operands: dict[str, Any], *, ulps: float = 0.0, sums: bool = False, **attrs: Any) -> list[Ref]:
+    def add(
+        self, op: str, operands: dict[str, Any], *, ulps: float = 0.0, sums: bool = False, floor: float = 0.0, **attrs: Any
+    ) -> list[Ref]:
         """Add a step; its outputs, or nothing if TensorFlow refuses it at the first assignment."""
-        step = Step(op, operands, attrs, ulps, sums)
+        step = Step(op, operands, attrs, ulps, sums, floor)
         if any(r is None for r in operands.values()) or not self.evaluation.add(step):
             return []
         self.program.steps.append(step)

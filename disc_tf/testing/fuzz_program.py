@@ -26,14 +26,16 @@ Operand = Ref | list[Ref]
 @dataclasses.dataclass
 class Step:
     """``op``: a raw op, "Placeholder" (attrs: dtype, dims: names or ints, data: one array per size assignment) or "Const" (attrs: value).
-    ``ulps``: the op's own rounding allowance; ``sums``: error is relative to the same op on absolute values (reductions, products)."""
+    ``ulps``: the op's own rounding allowance; ``sums``: error is relative to the same op on absolute values (reductions, products).
+    ``floor``: the allowance is that of a result of at least this size (TensorFlow's Elu is exp(x) - 1: exact to a unit
+    of 1, not of the result)."""
 
     op: str
     operands: dict[str, Operand] = dataclasses.field(default_factory=dict)
     attrs: dict[str, Any] = dataclasses.field(default_factory=dict)
     ulps: float = 0.0
     sums: bool = False
-    steep: bool = False
+    floor: float = 0.0
 
     def refs(self) -> list[Ref]:
         out: list[Ref] = []
@@ -233,7 +235,7 @@ def _own_error(step: Step, value: np.ndarray, at_least: float = 0.0) -> np.ndarr
         return np.zeros(value.shape)
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(value.astype(np.float64)), np.abs(value.astype(np.float64)), 0.0)
-    return ulps * EPSILON[dtype] * size + 1e-37 * (dtype.bits == 32)
+    return ulps * EPSILON[dtype] * np.maximum(size, step.floor) + 1e-37 * (dtype.bits == 32)
 
 
 def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
