@@ -95,6 +95,15 @@ class Generator:
                     return False
         return True
 
+    def shapes_of(self, *refs: Ref) -> list[tuple[tuple[int, ...], ...]]:
+        """Their shapes at each size assignment at which none of them failed."""
+        out = []
+        for values in self.evaluation.values:
+            found = [values[i] for i, _ in refs]
+            if all(isinstance(v, list) for v in found):
+                out.append(tuple(v[p].shape for v, (_, p) in zip(found, refs, strict=True)))  # type: ignore[index]
+        return out
+
     def pick(self, kinds: str = "fib", min_rank: int = 0, max_rank: int = 9, exact: bool = False, like: Ref | None = None) -> Ref | None:
         """A value, recent ones more often. ``like``: of its dtype."""
         found = [
