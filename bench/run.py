@@ -62,12 +62,23 @@ def measure(models: Path, name: str, threads: int, rounds: int, work: Path) -> d
     }
 
 
+#: what lies between these two lines of the page is measured; the rest is written by hand
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def replace_measured(page: str, text: str) -> str:
+    """The page with its measured part replaced; ``ValueError`` if it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no part between {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{text}{END}{after}"
+
+
 def markdown(results: list[dict[str, Any]], threads: int, command: str) -> str:
     import tensorflow as tf
 
     lines = [
-        "# Performance",
-        "",
         f"Measured on {cpu_model()}, {threads} threads, TensorFlow {tf.__version__}, by",
         "",
         f"    {command}",
@@ -116,7 +127,9 @@ def main() -> None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(results, indent=2))
     if args.markdown:
-        args.markdown.write_text(markdown(results, args.threads, "make bench"))
+        text = markdown(results, args.threads, "make bench")
+        page = args.markdown.read_text() if args.markdown.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
+        args.markdown.write_text(replace_measured(page, text))
 
 
 if __name__ == "__main__":
