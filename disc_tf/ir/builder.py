@@ -410,6 +410,22 @@ class Builder:
         values, indices = self.create("disc.topk", [x], {"k": Dim.of(k)}).results
         return values, indices
 
+    # ---- results whose size depends on data: padded to a bound, with a count ------------------------------------
+
+    def nonzero(self, mask: Value) -> tuple[Value, Value]:
+        """Index vectors of the true elements, row-major, and their number: `i64[elements, rank], i64[]`."""
+        indices, count = self.create("disc.nonzero", [mask]).results
+        return indices, count
+
+    def unique(
+        self, rows: Value, index_type: DType = DType.I64, distinct_zeros: bool = False
+    ) -> tuple[Value, Value, Value, Value]:
+        """Distinct rows of `[n, width]` in order of first occurrence: where each is first (i64), the number of each row, how often each
+        occurs, and how many there are (i64). NaN equals nothing; `distinct_zeros` tells +0 and -0 apart in rows of one element."""
+        attrs = {"index_type": index_type.ir_name, "distinct_zeros": distinct_zeros}
+        first, index, counts, count = self.create("disc.unique", [rows], attrs).results
+        return first, index, counts, count
+
     # ---- control, dims, checks --------------------------------------------------------------------------------
 
     def while_(

@@ -22,7 +22,7 @@ from disc_tf.ir.dims import Dim, dmax, product
 from disc_tf.runtime.artifact import DTYPES
 
 
-def _targets(fusion: Fusion, op: Op) -> list[Buffer]:
+def targets_of(fusion: Fusion, op: Op) -> list[Buffer]:
     """Where each result goes: a result that nobody uses still needs memory."""
     return [
         r if r in fusion.outputs else Temp(f"unused{i}", product(r.dims) * r.dtype.bytes) for i, r in enumerate(op.results)
@@ -38,7 +38,7 @@ def emit_topk(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
     """Library function ``topk``."""
     (x,) = op.operands
     scalars = (dtype_code(x), product(x.dims[:-1]), x.dims[-1], Dim.of(op.attrs["k"]))
-    return [LibraryCall("topk", (x, *_targets(fusion, op)), tuple(map(ctx.env.simplify, scalars)))]
+    return [LibraryCall("topk", (x, *targets_of(fusion, op)), tuple(map(ctx.env.simplify, scalars)))]
 
 
 def direction(op: Op) -> str | None:
@@ -59,7 +59,7 @@ def direction(op: Op) -> str | None:
 
 def emit_sort(fusion: Fusion, op: Op, ctx: EmitContext) -> Sequence[Kernel | LibraryCall]:
     """Library function ``sort``, or a kernel with the comparator in it. Always stable."""
-    targets = _targets(fusion, op)
+    targets = targets_of(fusion, op)
     order = direction(op)
     if order is None:
         return [_emit_merge_sort(fusion, op, targets, ctx)]

@@ -466,6 +466,11 @@ def _convolution(x: _FunctionExporter, op: Op) -> None:
     )
 
 
+@_handles("disc.nonzero", "disc.unique")
+def _data_dependent(x: _FunctionExporter, op: Op) -> None:
+    x.custom_call(op)
+
+
 @_handles("disc.topk")
 def _topk(x: _FunctionExporter, op: Op) -> None:
     k = x.known(op.attrs["k"])

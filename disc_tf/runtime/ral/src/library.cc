@@ -11,8 +11,10 @@ struct Entry {
 };
 
 constexpr Entry kFunctions[] = {
+    {"nonzero", library_nonzero},
     {"sort", library_sort},
     {"topk", library_topk},
+    {"unique", library_unique},
 };
 
 }  // namespace

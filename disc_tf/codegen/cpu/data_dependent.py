@@ -1,0 +1,35 @@
+"""Ops whose results' size depends on data, all by functions of the runtime's library (library_data.cc)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from disc_tf.codegen.context import EmitContext
+from disc_tf.codegen.cpu.sorting import dtype_code, targets_of
+from disc_tf.codegen.kernel import LibraryCall, Temp
+from disc_tf.fusion.types import Fusion
+from disc_tf.ir.core import Op
+from disc_tf.ir.dims import Dim, DimLike, ceildiv, product
+
+CHUNK = 65536  # kChunk of library_data.cc
+
+
+def _call(ctx: EmitContext, name: str, buffers: Sequence, scalars: Sequence[DimLike]) -> list[LibraryCall]:
+    return [LibraryCall(name, tuple(buffers), tuple(ctx.env.simplify(Dim.of(s)) for s in scalars))]
+
+
+def emit_nonzero(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
+    """Library function ``nonzero``."""
+    (x,) = op.operands
+    total = product(x.dims)
+    work = Temp("nonzero_starts", (ceildiv(total, CHUNK) + 1) * 8)
+    return _call(ctx, "nonzero", [x, *targets_of(fusion, op), work], [total, x.rank, *x.dims])
+
+
+def emit_unique(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
+    """Library function ``unique``."""
+    (x,) = op.operands
+    rows, width = x.dims
+    work = Temp("unique_table", rows * 8)
+    scalars = [dtype_code(x), rows, width, op.results[1].dtype.bytes, int(op.attrs["distinct_zeros"])]
+    return _call(ctx, "unique", [x, *targets_of(fusion, op), work], scalars)

@@ -1,0 +1,229 @@
+// Ops whose result's size depends on data: results padded to their upper bound, and a count.
+//
+// Nothing here trusts data: positions are counted and bounded by the sizes among the scalars, and results do not depend on the threads.
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "artifact.h"
+#include "disc_ral.h"
+#include "library.h"
+#include "run.h"
+
+namespace disc {
+namespace {
+
+// ---- nonzero ------------------------------------------------------------------------------------------------------
+
+constexpr int64_t kChunk = 65536;  // elements that a task counts, then lists
+constexpr int64_t kMaxVector = 8;  // ranks that Where takes
+
+enum { kTotal, kRank, kDims };
+
+int64_t count_true(const uint8_t* p, int64_t begin, int64_t end) {
+  int64_t n = 0;
+  for (int64_t i = begin; i < end; ++i) n += p[i] != 0;
+  return n;
+}
+
+void count_chunks(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  auto* starts = static_cast<int64_t*>(a->bufs[3]);
+  const int64_t total = a->scalars[kTotal];
+  for (int64_t c = begin; c < end; ++c)
+    starts[c] = count_true(static_cast<const uint8_t*>(a->bufs[0]), c * kChunk, std::min(total, (c + 1) * kChunk));
+}
+
+// Index vectors of the true elements of a chunk, written from where the chunks before it end. Never more than were counted.
+void list_chunks(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  const auto* p = static_cast<const uint8_t*>(a->bufs[0]);
+  auto* out = static_cast<int64_t*>(a->bufs[1]);
+  const auto* starts = static_cast<const int64_t*>(a->bufs[3]);
+  const int64_t total = a->scalars[kTotal], rank = a->scalars[kRank];
+  const int64_t* dims = a->scalars + kDims;
+  for (int64_t c = begin; c < end; ++c) {
+    int64_t at = starts[c];
+    const int64_t last = starts[c + 1], limit = std::min(total, (c + 1) * kChunk);
+    int64_t row = -1, row_end = c * kChunk;  // elements of one line of the minor dim lie in [row_end - dims[rank - 1], row_end)
+    int64_t outer[kMaxVector] = {};
+    for (int64_t i = c * kChunk; i < limit && at < last; ++i) {
+      if (i + 8 <= limit) {
+        uint64_t eight;
+        std::memcpy(&eight, p + i, sizeof(eight));
+        if (eight == 0) {
+          i += 7;
+          continue;
+        }
+      }
+      if (p[i] == 0) continue;
+      const int64_t minor = dims[rank - 1];
+      if (row < 0 || i >= row_end) {
+        row = i / minor;
+        row_end = (row + 1) * minor;
+        for (int64_t k = rank - 2, rest = row; k >= 0; --k) {
+          outer[k] = rest % dims[k];
+          rest /= dims[k];
+        }
+      }
+      int64_t* to = out + at * rank;
+      for (int64_t k = 0; k + 1 < rank; ++k) to[k] = outer[k];
+      to[rank - 1] = i - (row_end - minor);
+      ++at;
+    }
+  }
+}
+
+// ---- unique -------------------------------------------------------------------------------------------------------
+
+enum { kUniqueDtype, kUniqueRows, kUniqueWidth, kUniqueIndexBytes, kUniqueDistinctZeros };
+
+// An element as an integer that is equal for equal values; false for a NaN, which equals nothing. f32 and f64 denormals count as zero, as
+// wherever TensorFlow computes with them; `zeros` tells +0 and -0 apart.
+template <typename Bits>
+bool float_key(const void* base, int64_t i, Bits infinity, bool flush, bool zeros, uint64_t* key) {
+  Bits bits;
+  std::memcpy(&bits, static_cast<const char*>(base) + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+  constexpr Bits sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  const Bits magnitude = static_cast<Bits>(bits & static_cast<Bits>(~sign));
+  if (magnitude > infinity) return false;
+  if (!zeros && (magnitude == 0 || (flush && (magnitude & infinity) == 0))) bits = 0;
+  *key = bits;
+  return true;
+}
+
+template <typename Bits>
+bool integer_key(const void* base, int64_t i, uint64_t* key) {
+  Bits bits;
+  std::memcpy(&bits, static_cast<const char*>(base) + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+  *key = bits;
+  return true;
+}
+
+bool element_key(const void* base, int64_t i, int32_t dtype, bool zeros, uint64_t* key) {
+  switch (dtype) {
+    case DISC_F16: return float_key<uint16_t>(base, i, 0x7C00, false, zeros, key);
+    case DISC_BF16: return float_key<uint16_t>(base, i, 0x7F80, false, zeros, key);
+    case DISC_F32: return float_key<uint32_t>(base, i, 0x7F800000u, true, zeros, key);
+    case DISC_F64: return float_key<uint64_t>(base, i, 0x7FF0000000000000u, true, zeros, key);
+    default: break;
+  }
+  switch (dtype_size(dtype)) {
+    case 1: return integer_key<uint8_t>(base, i, key);
+    case 2: return integer_key<uint16_t>(base, i, key);
+    case 4: return integer_key<uint32_t>(base, i, key);
+    default: return integer_key<uint64_t>(base, i, key);
+  }
+}
+
+__extension__ typedef unsigned __int128 Wide;
+
+uint64_t mix(uint64_t h, uint64_t key) {
+  const auto product = static_cast<Wide>(h ^ key) * 0x9E3779B97F4A7C15u;
+  h = static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+  h *= 0xD6E8FEB86659FD93u;
+  return h ^ (h >> 32);
+}
+
+struct Rows {
+  const void* base;
+  int64_t width;
+  int32_t dtype;
+  bool zeros;
+
+  // False if the row holds a NaN.
+  bool hash(int64_t row, uint64_t seed, uint64_t* out) const {
+    uint64_t h = seed, key = 0;
+    for (int64_t j = 0; j < width; ++j) {
+      if (!element_key(base, row * width + j, dtype, zeros, &key)) return false;
+      h = mix(h, key);
+    }
+    *out = h;
+    return true;
+  }
+  bool equal(int64_t a, int64_t b) const {
+    uint64_t x = 0, y = 0;
+    for (int64_t j = 0; j < width; ++j) {
+      element_key(base, a * width + j, dtype, zeros, &x);
+      element_key(base, b * width + j, dtype, zeros, &y);
+      if (x != y) return false;
+    }
+    return true;
+  }
+};
+
+template <typename Index>
+int64_t number_rows(const Rows& x, int64_t n, int64_t* first, Index* index, Index* counts, uint32_t* table) {
+  const int64_t capacity = 2 * n;  // never more than half full; 0 is an empty slot, else number + 1
+  std::memset(table, 0, static_cast<size_t>(capacity) * sizeof(uint32_t));
+  // A seed that no input can be made for. The numbering does not depend on it.
+  const uint64_t seed = reinterpret_cast<uintptr_t>(table) * 0x9E3779B97F4A7C15u;
+  int64_t found = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    uint64_t h = 0;
+    uint32_t* slot = nullptr;
+    int64_t number = found;
+    if (x.hash(i, seed, &h)) {
+      int64_t at = static_cast<int64_t>((static_cast<Wide>(mix(h, h >> 7)) * static_cast<uint64_t>(capacity)) >> 64);
+      while (table[at] != 0 && !x.equal(first[table[at] - 1], i)) at = at + 1 == capacity ? 0 : at + 1;
+      slot = table + at;
+      if (*slot != 0) number = *slot - 1;
+    }
+    if (number == found) {
+      first[found] = i;
+      counts[found] = 0;
+      if (slot) *slot = static_cast<uint32_t>(found + 1);
+      ++found;
+    }
+    index[i] = static_cast<Index>(number);
+    ++counts[number];
+  }
+  return found;
+}
+
+}  // namespace
+
+// nonzero: args mask (bool), indices (i64 [total, rank]), count (i64), work (i64 [chunks of 65536 + 1]); scalars total, rank, dims...
+// The index vectors of the true elements in row-major order; what lies behind them is left as it was.
+int32_t library_nonzero(disc_context* context, void* const* args, const int64_t* s) {
+  if (s[kRank] < 1 || s[kRank] > kMaxVector) return context->fail_internally(kInternal, "nonzero: rank out of range");
+  const int64_t total = s[kTotal];
+  int64_t count = 0;
+  if (total > 0) {
+    const int64_t chunks = (total - 1) / kChunk + 1;
+    const disc_kernel_args a{args, s, context->error_cell()};
+    if (const int32_t status = context->parallel_for(count_chunks, &a, chunks, 1, 0)) return status;
+    auto* starts = static_cast<int64_t*>(args[3]);
+    for (int64_t c = 0; c < chunks; ++c) {
+      const int64_t here = starts[c];
+      starts[c] = count;
+      count += here;
+    }
+    starts[chunks] = count;
+    if (const int32_t status = context->parallel_for(list_chunks, &a, chunks, 1, 0)) return status;
+  }
+  std::memcpy(args[2], &count, sizeof(count));
+  return 0;
+}
+
+// unique: args x [rows, width], first (i64 [rows]), index ([rows]), counts ([rows]), count (i64), work (u32 [2 * rows]); scalars dtype, rows,
+// width, bytes of an element of index and counts (4, 8), whether +0 and -0 differ in rows of one element (0, 1). Distinct rows are numbered by their first
+// occurrence: `first` is where that is, `index` the number of each row, `counts` how often each occurs.
+int32_t library_unique(disc_context* context, void* const* args, const int64_t* s) {
+  const auto dtype = static_cast<int32_t>(s[kUniqueDtype]);
+  const int64_t n = s[kUniqueRows];
+  if (dtype_size(dtype) == 0) return context->fail_internally(kInternal, "unique: unknown dtype");
+  if (n > INT32_MAX) return context->fail_internally(kInvalidArgument, "unique does not support input tensors larger than 2147483647 elements");
+  int64_t found = 0;
+  if (n > 0) {
+    const Rows x{args[0], s[kUniqueWidth], dtype, s[kUniqueDistinctZeros] != 0 && s[kUniqueWidth] == 1};
+    auto* first = static_cast<int64_t*>(args[1]);
+    auto* table = static_cast<uint32_t*>(args[5]);
+    found = s[kUniqueIndexBytes] == 8
+                ? number_rows(x, n, first, static_cast<int64_t*>(args[2]), static_cast<int64_t*>(args[3]), table)
+                : number_rows(x, n, first, static_cast<int32_t*>(args[2]), static_cast<int32_t*>(args[3]), table);
+  }
+  std::memcpy(args[4], &found, sizeof(found));
+  return 0;
+}
+
+}  // namespace disc
