@@ -19,7 +19,8 @@ _MAX_DISTANCE = 600  # ops between the first and the last merged dot: further ap
 class DotCanonicalize(Pass):
     """Fold transposes of operands into dimension numbers; a dot without contraction is a product of broadcasts.
 
-    Transposes that would change the order of the result's dims stay beside the dot, where the fusion plan folds them into strides.
+    Transposes that would change the order of the result's dims stay beside the dot, where the fusion plan folds them into strides. A result
+    that is only used with its rows and columns exchanged is the product of the exchanged operands (``K @ Q`` as Keras's einsum has it).
     """
 
     name = "dot_canonicalize"
@@ -65,7 +66,27 @@ def outer_product(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     return [rw.value("multiply", wide, op.result.type)]
 
 
-DOT_RULES = table((["dot_general"], fold_transpose), (["dot_general"], outer_product))
+def transposed_result(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    dot = op.operands[0].op
+    if dot is None or dot.name != "dot_general" or len(dot.result.uses) != 1 or not dot.attrs["lhs_batching"]:
+        return None  # without batch dims one side may be a weight, and weights are right operands
+    attrs, order = dict(dot.attrs), tuple(op.attrs["permutation"])
+    batch = len(attrs["lhs_batching"])
+    free = dot.operands[0].rank - batch - len(attrs["lhs_contracting"])
+    left, right = tuple(range(batch, batch + free)), tuple(range(batch + free, dot.result.rank))
+    if sorted(order[:batch]) != list(range(batch)) or order[batch:] != right + left or not (left and right):
+        return None
+    swapped = {
+        "lhs_batching": tuple(attrs["rhs_batching"][i] for i in order[:batch]),
+        "rhs_batching": tuple(attrs["lhs_batching"][i] for i in order[:batch]),
+        "lhs_contracting": attrs["rhs_contracting"],
+        "rhs_contracting": attrs["lhs_contracting"],
+    }
+    rw.loc = tuple(dict.fromkeys((*dot.loc, *op.loc)))
+    return [rw.value("dot_general", dot.operands[::-1], op.result.type, {**attrs, **swapped})]
+
+
+DOT_RULES = table((["dot_general"], fold_transpose), (["dot_general"], outer_product), (["transpose"], transposed_result))
 
 
 # ---- merging --------------------------------------------------------------------------------------------------
@@ -87,7 +108,7 @@ class DotMerge(Pass):
 
 @dataclasses.dataclass
 class _Tail:
-    """A dot with what follows: ``reshape`` (keeps the last dim) and ``add`` of a bias along the last dim, each optional."""
+    """A dot with what follows: ``reshape`` (keeps the weight's dims) and ``add`` of a bias along these, each optional."""
 
     dot: Op
     reshape: Op | None = None
@@ -106,7 +127,8 @@ def merge_dots(fn: Function) -> int:
     by_lhs: dict[tuple, list[Op]] = {}
     for op in fn.body.ops:
         if op.name == "dot_general" and _mergeable(op, weights):
-            key = (op.operands[0], op.attrs["lhs_contracting"], op.attrs["rhs_contracting"], op.result.dtype, op.operands[1].dtype)
+            rest = tuple(op.operands[1].dims[i] for i in _free(op)[1:])
+            key = (op.operands[0], op.attrs["lhs_contracting"], op.attrs["rhs_contracting"], op.result.dtype, op.operands[1].dtype, rest)
             by_lhs.setdefault(key, []).append(op)
     before: dict[Op, list[Op]] = {}
     replaced: dict[Op, None] = {}
@@ -120,12 +142,16 @@ def merge_dots(fn: Function) -> int:
     return groups
 
 
+def _free(dot: Op) -> list[int]:
+    """The dims of the right operand that the result has, in order. Weights are joined along the first."""
+    return [i for i in range(dot.operands[1].rank) if i not in (*dot.attrs["rhs_contracting"], *dot.attrs["rhs_batching"])]
+
+
 def _mergeable(op: Op, weights: set[Value]) -> bool:
     rhs = op.operands[1]
     return (
         not op.attrs["lhs_batching"]
-        and rhs.rank == 2
-        and len(op.attrs["rhs_contracting"]) == 1
+        and len(_free(op)) >= 1
         and rhs.tensor.is_static
         and _weight_chain(rhs, weights) is not None
     )
@@ -160,8 +186,8 @@ def _split(dots: list[Op], position: dict[Op, int]) -> list[list[Op]]:
 
 def _tail(dot: Op, weights: set[Value]) -> _Tail:
     tail = _Tail(dot)
-    op = dot
-    if _only_user(op, "reshape") and op.result.users()[0].result.dims[-1:] == op.result.dims[-1:]:
+    op, n = dot, len(_free(dot))
+    if _only_user(op, "reshape") and op.result.users()[0].result.dims[-n:] == op.result.dims[-n:]:
         tail.reshape = op = op.result.users()[0]
     if _only_user(op, "add"):
         add = op.result.users()[0]
@@ -170,9 +196,9 @@ def _tail(dot: Op, weights: set[Value]) -> _Tail:
         if (
             b is not None
             and b.name == "broadcast_in_dim"
-            and b.operands[0].rank == 1
-            and tuple(b.attrs["broadcast_dimensions"]) == (other.rank - 1,)
-            and b.operands[0].dims == op.result.dims[-1:]
+            and b.operands[0].rank == n
+            and tuple(b.attrs["broadcast_dimensions"]) == tuple(range(other.rank - n, other.rank))
+            and b.operands[0].dims == op.result.dims[-n:]
             and add.result.dims == op.result.dims
             and _weight_chain(b.operands[0], weights) is not None
         ):
@@ -192,40 +218,46 @@ def _merge(fn: Function, dots: list[Op], weights: set[Value], replaced: dict[Op,
     rw.loc = tuple(dict.fromkeys(n for d in dots for n in d.loc))
     first = dots[0]
     tails = [_tail(d, weights) for d in dots]
-    lead = [t.reshape.result.dims[:-1] if t.reshape else None for t in tails]
+    n = len(_free(first))
+    lead = [t.reshape.result.dims[:-n] if t.reshape else None for t in tails]
     if any(x != lead[0] for x in lead) or any((t.add is None) != (tails[0].add is None) for t in tails):
         tails = [_Tail(d) for d in dots]
-    free = 1 - first.attrs["rhs_contracting"][0]
-    sizes = [d.operands[1].dims[free] for d in dots]
-    total = sum(sizes, Dim.of(0))
+    axis = _free(first)[0]
+    sizes = [d.operands[1].dims[axis] for d in dots]
     cloned: dict[Value, Value] = {}
     kernels = [_clone(d.operands[1], weights, rw, cloned) for d in dots]
-    dims = list(kernels[0].dims)
-    dims[free] = total
-    kernel = rw.value("concatenate", kernels, TensorType(kernels[0].dtype, tuple(dims)), {"dimension": free})
-    wide = TensorType(first.result.dtype, (*first.result.dims[:-1], total))
-    merged = rw.value("dot_general", [first.operands[0], kernel], wide, dict(first.attrs))
+    kernel = _concatenate(rw, kernels, axis)
+    wide = tuple(kernel.dims[i] for i in _free(first))
+    kind = TensorType(first.result.dtype, (*first.result.dims[:-n], *wide))
+    merged = rw.value("dot_general", [first.operands[0], kernel], kind, dict(first.attrs))
     if tails[0].reshape is not None:
-        merged = rw.reshape(merged, (*tails[0].reshape.result.dims[:-1], total))
+        merged = rw.reshape(merged, (*tails[0].reshape.result.dims[:-n], *wide))
     if tails[0].add is not None:
         rw.loc = tuple(dict.fromkeys(n for t in tails if t.add for n in t.add.loc))
-        biases = [_clone(t.bias, weights, rw, cloned) for t in tails if t.bias is not None]
-        bias = rw.value("concatenate", biases, TensorType(biases[0].dtype, (total,)), {"dimension": 0})
-        merged = rw.value("add", [merged, rw.broadcast(bias, merged.dims, [merged.rank - 1])], merged.type)
-    zero, one = Dim.of(0), Dim.of(1)
-    start = zero
+        bias = _concatenate(rw, [_clone(t.bias, weights, rw, cloned) for t in tails if t.bias is not None], 0)
+        spread = rw.broadcast(bias, merged.dims, range(merged.rank - n, merged.rank))
+        merged = rw.value("add", [merged, spread], merged.type)
+    zeros, ones = (tuple(Dim.of(x) for _ in merged.dims) for x in (0, 1))
+    start, axis = Dim.of(0), merged.rank - n
     for tail, size in zip(tails, sizes, strict=True):
         rw.loc = tail.last.loc
-        lows = (*(zero for _ in merged.dims[:-1]), start)
-        highs = (*merged.dims[:-1], start + size)
-        attrs = {"starts": lows, "limits": highs, "strides": tuple(one for _ in lows)}
-        part = rw.value("slice", [merged], TensorType(merged.dtype, (*merged.dims[:-1], size)), attrs)
+        lows = (*zeros[:axis], start, *zeros[axis + 1 :])
+        highs = (*merged.dims[:axis], start + size, *merged.dims[axis + 1 :])
+        attrs = {"starts": lows, "limits": highs, "strides": ones}
+        kind = TensorType(merged.dtype, (*merged.dims[:axis], size, *merged.dims[axis + 1 :]))
+        part = rw.value("slice", [merged], kind, attrs)
         replace_all_uses(tail.last.result, part)
         for op in (tail.add, tail.reshape, tail.dot):
             if op is not None:
                 replaced[op] = None
         start = start + size
     return out
+
+
+def _concatenate(rw: Rewriter, parts: list[Value], axis: int) -> Value:
+    dims = list(parts[0].dims)
+    dims[axis] = sum((p.dims[axis] for p in parts), Dim.of(0))
+    return rw.value("concatenate", parts, TensorType(parts[0].dtype, tuple(dims)), {"dimension": axis})
 
 
 def _clone(v: Value, weights: set[Value], rw: Rewriter, cloned: dict[Value, Value]) -> Value:

@@ -198,6 +198,51 @@ def test_dots_of_one_operand_merge_with_their_biases() -> None:
     assert [op.name for op in module.functions["prepare"].body.ops] == ["concatenate", "concatenate", "return"]
 
 
+def test_dots_with_weights_of_many_dims_merge_along_the_first() -> None:
+    """Keras's attention: one weight [hidden, heads, size] each for query, key and value."""
+    w, bias = (F32, (4, 2, 3), "const"), (F32, (2, 3), "const")
+
+    def body(b, x, *weights):
+        out = []
+        for i in range(0, 6, 2):
+            y = b.dot_general(x, weights[i], [2], [0])
+            out.append(b.tanh(b.add(y, b.broadcast_in_dim(weights[i + 1], y.dims, (2, 3)))))
+        return out
+
+    module = build([(F32, ("b", "s", 4)), w, bias, w, bias, w, bias], body)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(s).astype(np.float32) for s in [(2, 5, 4)] + [(4, 2, 3), (2, 3)] * 3]
+    want = evaluate(module, inputs)
+    names = run(module, "dot_merge", "dce")
+    assert names.count("dot_general") == 1 and names.count("add") == 1 and names.count("slice") == 3
+    for g, e in zip(evaluate(module, inputs), want, strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-6)
+
+
+def test_dots_whose_weights_differ_in_the_later_dims_do_not_merge() -> None:
+    args = [(F32, ("m", 4)), (F32, (4, 2, 3), "const"), (F32, (4, 3, 2), "const")]
+    module = build(args, lambda b, x, v, w: [b.dot_general(x, y, [1], [0]) for y in (v, w)])
+    assert run(module, "dot_merge") == ["dot_general", "dot_general"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3, 2), (1, 0, 3, 2), (0, 3, 1, 2), (1, 0, 2, 3)])
+def test_a_transposed_product_is_the_product_of_exchanged_operands(order: tuple[int, ...]) -> None:
+    """``K @ Q`` with rows and columns exchanged; other orders of the result stay transposes."""
+    args = [(F32, (2, "s", 3, 4)), (F32, (2, "t", 3, 4))]
+
+    def body(b, k, q):
+        return b.transpose(b.dot_general(k, q, [3], [3], [0, 2], [0, 2]), order)
+
+    module = build(args, body)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((2, n, 3, 4)).astype(np.float32) for n in (5, 7)]
+    (want,) = evaluate(module, inputs)
+    names = run(module, "dot_canonicalize", "dce")
+    assert names == (["dot_general"] if order[2:] == (3, 2) else ["dot_general", "transpose"])
+    (got,) = evaluate(module, inputs)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
 def test_dots_with_run_time_operands_do_not_merge() -> None:
     w = (F32, (4, 6))
     args = [(F32, ("m", 4)), w, w]
