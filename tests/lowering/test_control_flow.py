@@ -2,118 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from disc_tf.compiler import compile_module
 from disc_tf.frontend.analysis import analyse
 from disc_tf.frontend.cluster import make_clusters
 from disc_tf.frontend.flops import node_flops
-from disc_tf.frontend.importer import Imported, import_cluster
 from disc_tf.frontend.load import load
-from disc_tf.ir.interp import evaluate
-from disc_tf.ir.opset.control import CheckFailed
-from disc_tf.ir.verifier import verify
-from disc_tf.testing.native_case import load as load_executable
-from disc_tf.testing.native_case import run_executable
-from disc_tf.testing.tf_case import Failure, Tolerance, difference, tensorflow
+from disc_tf.testing.graph_case import case, case_of, check_graph, spec
+from disc_tf.testing.tf_case import Tolerance, tensorflow
 
 TARGETS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
-@dataclasses.dataclass
-class Case:
-    """A TF function of tensors with unknown dims, compiled as one cluster."""
-
-    concrete: Any
-    imported: Imported
-    #: for each argument of the cluster the number of the placeholder, or the content of the constant
-    sources: list[int | np.ndarray]
-    outputs: list[int]
-
-    def tf(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray] | Failure:
-        tf = tensorflow()
-        try:
-            out = self.concrete(*(tf.constant(a) for a in arrays))
-        except tf.errors.OpError as e:
-            return Failure(e.error_code, e.message)
-        return [np.asarray(v) for v in tf.nest.flatten(out)]
-
-    def feeds(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [arrays[s] if isinstance(s, int) else s for s in self.sources]
-
-
-def case(fn: Callable[..., Any], *specs: Any) -> Case:
-    return case_of(tensorflow().function(fn).get_concrete_function(*specs))
-
-
-def case_of(concrete: Any) -> Case:
-    """The case of a concrete function without variables."""
-    outputs = [t.name for t in concrete.outputs]
-    loaded = load(concrete.graph.as_graph_def(), outputs)
-    analysis = analyse(loaded.graph, [name for name, _ in loaded.fetches])
-    clustering = make_clusters(analysis, loaded.fetches, min_cluster_size=1)
-    left = {n: str(r) for n, r in clustering.reasons.items() if loaded.graph[n].op not in ("Identity", "NoOp")}
-    assert len(clustering.clusters) == 1, left
-    assert not left, left
-    imported = import_cluster(clustering, clustering.clusters[0])
-    verify(imported.module)
-    names = [t.name.split(":")[0] for t in concrete.inputs]
-    sources: list[int | np.ndarray] = []
-    for name, _ in imported.args:
-        constant = loaded.graph.constant(name)
-        sources.append(names.index(name) if constant is None else constant.array())
-    through = {ref: i for i, ref in enumerate(imported.results)}
-    order = []
-    for ref in loaded.fetches:
-        while ref not in through:  # an Identity that only passes the result on
-            ref = loaded.graph[ref[0]].inputs[0]
-        order.append(through[ref])
-    return Case(concrete, imported, sources, order)
-
-
-def same(expected: list[np.ndarray] | Failure, found: Any, what: str, tol: Tolerance) -> None:
-    if isinstance(expected, Failure) or isinstance(found, Failure):
-        assert isinstance(expected, Failure), f"{what}: {found}"
-        assert isinstance(found, Failure), f"{what}: TF fails with {expected}"
-        assert expected.code == found.code, what
-        return
-    for i, (e, f) in enumerate(zip(expected, found, strict=True)):
-        problem = difference(e, np.asarray(f), tol)
-        assert not problem, f"{what}, result {i}: {problem}"
-
-
-def check(c: Case, inputs: Sequence[Sequence[np.ndarray]], targets: Sequence[str], tol: Tolerance) -> None:
-    expected = [c.tf(arrays) for arrays in inputs]
-    for arrays, e in zip(inputs, expected, strict=True):
-        try:
-            found: Any = evaluate(c.imported.module, c.feeds(arrays))
-            found = [found[i] for i in c.outputs]
-        except CheckFailed as failed:
-            found = Failure(failed.code, failed.message)
-        same(e, found, f"interpreter at {[a.shape for a in arrays]}", tol)
-    executable = load_executable(compile_module(c.imported.module, list(targets)).executable, targets[-1])
-    try:
-        for arrays, e in zip(inputs, expected, strict=True):
-            found = run_executable(executable, c.feeds(arrays))
-            if not isinstance(found, Failure):
-                found = [found[i] for i in c.outputs]
-            same(e, found, f"{targets[-1]} at {[a.shape for a in arrays]}", tol)
-    finally:
-        executable.close()
-
-
 def x(*shape: int, seed: int = 0, dtype: Any = np.float32) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
-
-
-def spec(dtype: str, *dims: int | None) -> Any:
-    tf = tensorflow()
-    return tf.TensorSpec(dims, getattr(tf, dtype))
 
 
 # ---- recurrent layers as Keras writes them ------------------------------------------------------------------------------
@@ -185,17 +91,17 @@ SIZES = ((1, 1), (5, 3), (7, 31), (3, 0))
 @pytest.mark.parametrize("target", TARGETS)
 def test_lstm_batch_major(target):
     c = case(lstm(time_major=False, masked=False), spec("float32", None, None, 8))
-    check(c, [[x(b, t, 8)] for t, b in (*SIZES, (0, 2), (0, 0))], [target], Tolerance(ulps=64, relative_floor=1))
+    check_graph(c, [[x(b, t, 8)] for t, b in (*SIZES, (0, 2), (0, 0))], [target], Tolerance(ulps=64, relative_floor=1))
 
 
 def test_lstm_time_major_declared():
     c = case(lstm(time_major=True, masked=False, declared=True), spec("float32", None, None, 8))
-    check(c, [[x(t, b, 8)] for t, b in (*SIZES, (0, 2))], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
+    check_graph(c, [[x(t, b, 8)] for t, b in (*SIZES, (0, 2))], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
 
 
 def test_lstm_masked():
     c = case(lstm(time_major=False, masked=True), spec("float32", None, None, 8))
-    check(c, [[x(b, t, 8)] for t, b in SIZES], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
+    check_graph(c, [[x(b, t, 8)] for t, b in SIZES], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
 
 
 def test_operations_of_a_loop_are_counted():
@@ -211,12 +117,12 @@ def test_operations_of_a_loop_are_counted():
 @pytest.mark.parametrize("dtype", [np.float64, np.float16])
 def test_lstm_types(dtype):
     c = case(lstm(time_major=True, masked=False, dtype=dtype, declared=True), spec(np.dtype(dtype).name, None, None, 8))
-    check(c, [[x(t, b, 8, dtype=dtype)] for t, b in ((4, 3), (1, 1))], TARGETS[-1:], Tolerance(ulps=256, relative_floor=1))
+    check_graph(c, [[x(t, b, 8, dtype=dtype)] for t, b in ((4, 3), (1, 1))], TARGETS[-1:], Tolerance(ulps=256, relative_floor=1))
 
 
 def test_gru():
     c = case(gru(), spec("float32", None, None, 8), spec("float32", None, 16))
-    check(c, [[x(t, b, 8), x(3, 16)] for t, b in SIZES], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
+    check_graph(c, [[x(t, b, 8), x(3, 16)] for t, b in SIZES], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
 
 
 # ---- loops ------------------------------------------------------------------------------------------------------------------
@@ -308,7 +214,7 @@ LOOPS = [
 
 @pytest.mark.parametrize(("name", "fn", "specs", "inputs"), LOOPS, ids=[c[0] for c in LOOPS])
 def test_loops(name, fn, specs, inputs):
-    check(case(fn, *(spec(*s) for s in specs)), inputs, TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
+    check_graph(case(fn, *(spec(*s) for s in specs)), inputs, TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
 
 
 # ---- branches ---------------------------------------------------------------------------------------------------------------
@@ -339,7 +245,7 @@ BRANCHES = [
 
 @pytest.mark.parametrize(("name", "fn", "specs", "inputs"), BRANCHES, ids=[c[0] for c in BRANCHES])
 def test_branches(name, fn, specs, inputs):
-    check(case(fn, *(spec(*s) for s in specs)), inputs, TARGETS[-1:], Tolerance(ulps=16))
+    check_graph(case(fn, *(spec(*s) for s in specs)), inputs, TARGETS[-1:], Tolerance(ulps=16))
 
 
 # ---- errors and reasons -------------------------------------------------------------------------------------------------------
@@ -353,7 +259,7 @@ def out_of_range(v: Any, at: Any) -> Any:
 
 def test_index_out_of_a_list():
     c = case(out_of_range, spec("float32", None, 3), spec("int32"))
-    check(c, [[x(4, 3), n(k)] for k in (0, 3, 4, -1)], TARGETS[-1:], Tolerance())
+    check_graph(c, [[x(4, 3), n(k)] for k in (0, 3, 4, -1)], TARGETS[-1:], Tolerance())
 
 
 def asserts_in_a_loop(v: Any, limit: Any) -> Any:
@@ -369,7 +275,7 @@ def asserts_in_a_loop(v: Any, limit: Any) -> Any:
 
 def test_asserts_in_a_loop():
     c = case(asserts_in_a_loop, spec("float32", 3), spec("float32"))
-    check(c, [[np.ones(3, np.float32), np.float32(k)] for k in (100, 9, 8, 1, 0.5)], TARGETS[-1:], Tolerance())
+    check_graph(c, [[np.ones(3, np.float32), np.float32(k)] for k in (100, 9, 8, 1, 0.5)], TARGETS[-1:], Tolerance())
 
 
 def dead_code(v: Any) -> Any:
@@ -385,7 +291,7 @@ def dead_code(v: Any) -> Any:
 
 
 def test_dead_code_in_a_body():
-    check(case(dead_code, spec("float32", None, 3)), [[x(4, 3)], [x(1, 3)]], TARGETS[-1:], Tolerance())
+    check_graph(case(dead_code, spec("float32", None, 3)), [[x(4, 3)], [x(1, 3)]], TARGETS[-1:], Tolerance())
 
 
 def grows(v: Any) -> Any:
@@ -457,4 +363,4 @@ def test_keras(kind):
     c = case_of(convert_variables_to_constants_v2(concrete, lower_control_flow=False))
     rng = np.random.default_rng(0)
     inputs = [[rng.integers(0, 4, (b, t)).astype(np.int32)] for b, t in ((1, 1), (3, 5), (5, 31), (0, 3), (2, 0))]
-    check(c, inputs, TARGETS[-1:], Tolerance(ulps=128, relative_floor=1))
+    check_graph(c, inputs, TARGETS[-1:], Tolerance(ulps=128, relative_floor=1))
