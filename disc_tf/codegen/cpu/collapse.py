@@ -140,11 +140,20 @@ def _visit(bounds: _Boundaries, op: Op) -> None:
     elif name == "gather" and op.attrs["index_vector_dim"] == op.operands[1].rank:
         indices = op.operands[1]
         batch = [k for k in range(v.rank) if k not in op.attrs["offset_dims"]]
-        places = {k: batch.index(k) if k in batch else -1 for k in range(v.rank)}
+        windows = [k for k in range(v.rank) if k in op.attrs["offset_dims"]]
         # A batching dim's own index is a coordinate of the operand.
         coordinates = {batch[i] for i in op.attrs["start_indices_batching_dims"]}
+        places: dict[int, int | None] = {k: batch.index(k) if k in batch else None for k in range(v.rank)}
         bounds.map(v, v.dims, indices, indices.dims, places, coordinates.__contains__)
-        bounds.cut_all(op.operands[0], op.operands[0].dims)
+        # A window dim that takes the whole of its dim of the operand is walked as that is; where a window is placed hangs on the index.
+        x, hidden = op.operands[0], {*op.attrs["collapsed_slice_dims"], *op.attrs["operand_batching_dims"]}
+        rest = [k for k in range(x.rank) if k not in hidden]
+        places = {k: None for k in batch} | dict(zip(windows, rest, strict=True))
+        sizes, starts = op.attrs["slice_sizes"], op.attrs["start_index_map"]
+        parts = {
+            k for k, d in zip(windows, rest, strict=True) if d in starts or env.is_equal(sizes[d], x.dims[d]) is not True
+        }
+        bounds.map(v, v.dims, x, x.dims, places, parts.__contains__)
     else:
         for r in op.results:
             bounds.cut_all(r, r.dims)
