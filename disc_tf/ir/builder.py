@@ -410,6 +410,25 @@ class Builder:
         values, indices = self.create("disc.topk", [x], {"k": Dim.of(k)}).results
         return values, indices
 
+    def segment(
+        self, data: Value, ids: Value, segments: DimLike, kind: str, indices: Value | None = None, weights: Value | None = None,
+        *, sorted: bool = True, scale: str = "none", empty: str = "zero", wide: bool = False,
+    ) -> Value:  # fmt: skip
+        """Rows `data[n]` (`data[indices[n]] * weights[n]`) combined by `add mul max min` into row `ids[n]` of the result, in order of n.
+
+        Ids outside of [0, segments) are dropped, indices clamped. sorted: ids never fall. scale: sums divided by the number of
+        their rows (mean) or its root (sqrtn). wide: f16 and bf16 are summed in f32.
+        """
+        operands = [data, ids, *(() if indices is None else (indices,)), *(() if weights is None else (weights,))]
+        return self.create1(
+            "disc.segment", operands, segments=Dim.of(segments), kind=kind, sorted=sorted, scale=scale, empty=empty, wide=wide
+        )
+
+    def fill_rows(self, indices: Value, values: Value, default: Value, rows: DimLike) -> list[Value]:
+        """The entries of a sparse tensor (i64 `indices` [n, rank], `values` [n]) grouped by row, with an entry of `default` in each of the
+        rows that has none: indices and values padded to n + rows, which rows were empty, where each entry went, and the count."""
+        return self.create("disc.fill_rows", [indices, values, default], {"rows": Dim.of(rows)}).results
+
     # ---- results whose size depends on data: padded to a bound, with a count ------------------------------------
 
     def nonzero(self, mask: Value) -> tuple[Value, Value]:

@@ -13,6 +13,7 @@ from disc_tf.codegen.cpu.data_dependent import emit_nonzero, emit_unique
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.scan import emit_scan
 from disc_tf.codegen.cpu.scatter import emit_scatter
+from disc_tf.codegen.cpu.segments import emit_fill_rows, emit_segment
 from disc_tf.codegen.cpu.sorting import emit_sort, emit_topk
 from disc_tf.codegen.cpu.window import emit_reduce_window
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Variant
@@ -21,8 +22,10 @@ from disc_tf.ir.core import Op
 
 OpEmitter = Callable[[Fusion, Op, EmitContext], Sequence[Kernel | LibraryCall]]
 OP_EMITTERS: dict[str, OpEmitter] = {
+    "disc.fill_rows": emit_fill_rows,
     "disc.nonzero": emit_nonzero,
     "disc.scan": emit_scan,
+    "disc.segment": emit_segment,
     "disc.topk": emit_topk,
     "disc.unique": emit_unique,
     "reduce_window": emit_reduce_window,

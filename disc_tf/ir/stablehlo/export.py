@@ -471,6 +471,11 @@ def _data_dependent(x: _FunctionExporter, op: Op) -> None:
     x.custom_call(op)
 
 
+@_handles("disc.segment", "disc.fill_rows")
+def _segments(x: _FunctionExporter, op: Op) -> None:
+    x.custom_call(op)
+
+
 @_handles("disc.topk")
 def _topk(x: _FunctionExporter, op: Op) -> None:
     k = x.known(op.attrs["k"])

@@ -11,6 +11,7 @@ struct Entry {
 };
 
 constexpr Entry kFunctions[] = {
+    {"fill_rows", library_fill_rows},
     {"nonzero", library_nonzero},
     {"sort", library_sort},
     {"topk", library_topk},

@@ -18,6 +18,9 @@ LibraryFunction find_library_function(const char* name);
 int32_t library_nonzero(disc_context*, void* const* args, const int64_t* scalars);
 int32_t library_unique(disc_context*, void* const* args, const int64_t* scalars);
 
+// library_sparse.cc
+int32_t library_fill_rows(disc_context*, void* const* args, const int64_t* scalars);
+
 // library_sort.cc
 int32_t library_sort(disc_context*, void* const* args, const int64_t* scalars);
 int32_t library_topk(disc_context*, void* const* args, const int64_t* scalars);
