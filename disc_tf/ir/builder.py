@@ -436,6 +436,16 @@ class Builder:
         indices, count = self.create("disc.nonzero", [mask]).results
         return indices, count
 
+    def nms(
+        self, data: Value, scores: Value, threshold: Value, least: Value, sigma: Value, limit: DimLike, room: DimLike,
+        *, overlaps: bool = False,
+    ) -> tuple[Value, Value, Value]:  # fmt: skip
+        """Non-maximum suppression among boxes `[n, 4]` (or by their overlaps `[n, n]`): at most `limit` indices (i32) and scores, zeros
+        behind them up to `room`, and their number (i64). `sigma` above 0 lowers scores instead of suppressing."""
+        attrs = {"limit": Dim.of(limit), "room": Dim.of(room), "overlaps": overlaps}
+        indices, taken, count = self.create("disc.nms", [data, scores, threshold, least, sigma], attrs).results
+        return indices, taken, count
+
     def unique(
         self, rows: Value, index_type: DType = DType.I64, distinct_zeros: bool = False
     ) -> tuple[Value, Value, Value, Value]:

@@ -1,4 +1,4 @@
-"""Ops whose results' size depends on data, all by functions of the runtime's library (library_data.cc)."""
+"""Ops whose results' size depends on data, all by functions of the runtime's library (library_data.cc, library_nms.cc)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from disc_tf.codegen.cpu.sorting import dtype_code, targets_of
 from disc_tf.codegen.kernel import LibraryCall, Temp
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op
-from disc_tf.ir.dims import Dim, DimLike, ceildiv, product
+from disc_tf.ir.dims import Dim, DimLike, ceildiv, dmin, product
 
 CHUNK = 65536  # kChunk of library_data.cc
 
 
 def _call(ctx: EmitContext, name: str, buffers: Sequence, scalars: Sequence[DimLike]) -> list[LibraryCall]:
     return [LibraryCall(name, tuple(buffers), tuple(ctx.env.simplify(Dim.of(s)) for s in scalars))]
+
+
+def emit_nms(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
+    """Library function ``nms``."""
+    n, room = op.operands[1].dims[0], op.results[0].dims[0]
+    limit = Dim.of(op.attrs["limit"])
+    heap, boxes = Temp("nms_heap", n * 12), Temp("nms_boxes", dmin(n, room) * 20)
+    scalars = [dtype_code(op.operands[1]), n, limit, room, int(op.attrs["overlaps"])]
+    return _call(ctx, "nms", [*op.operands, *targets_of(fusion, op), heap, boxes], scalars)
 
 
 def emit_nonzero(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:

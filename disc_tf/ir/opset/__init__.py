@@ -1,6 +1,16 @@
 """The op set: one `OpDef` per op, by family. Importing this package fills `OPS`."""
 
-from disc_tf.ir.opset import control, convolution, data_dependent, elementwise, indexing, reductions, segments, shaping  # noqa: F401  (they register)
+from disc_tf.ir.opset import (  # noqa: F401  (they register)
+    control,
+    convolution,
+    data_dependent,
+    elementwise,
+    indexing,
+    nms,
+    reductions,
+    segments,
+    shaping,
+)
 from disc_tf.ir.opset.base import OPS, Attr, EvalContext, IRError, OpDef, compatible, op_def
 from disc_tf.ir.opset.control import CheckFailed
 

@@ -12,6 +12,7 @@ struct Entry {
 
 constexpr Entry kFunctions[] = {
     {"fill_rows", library_fill_rows},
+    {"nms", library_nms},
     {"nonzero", library_nonzero},
     {"sort", library_sort},
     {"topk", library_topk},

@@ -14,15 +14,18 @@ using LibraryFunction = int32_t (*)(disc_context*, void* const* args, const int6
 
 LibraryFunction find_library_function(const char* name);
 
-// library_data.cc
-int32_t library_nonzero(disc_context*, void* const* args, const int64_t* scalars);
-int32_t library_unique(disc_context*, void* const* args, const int64_t* scalars);
-
 // library_sparse.cc
 int32_t library_fill_rows(disc_context*, void* const* args, const int64_t* scalars);
+
+// library_nms.cc
+int32_t library_nms(disc_context*, void* const* args, const int64_t* scalars);
 
 // library_sort.cc
 int32_t library_sort(disc_context*, void* const* args, const int64_t* scalars);
 int32_t library_topk(disc_context*, void* const* args, const int64_t* scalars);
+
+// library_data.cc
+int32_t library_nonzero(disc_context*, void* const* args, const int64_t* scalars);
+int32_t library_unique(disc_context*, void* const* args, const int64_t* scalars);
 
 }  // namespace disc
