@@ -111,6 +111,20 @@ def _fixed(ctx: LoweringContext, extent: Dim, reach: int, stride: int, low: int,
     return Padding(Dim.of(low), Dim.of(high), ctx.plain_dim(count))
 
 
+def centred(
+    ctx: LoweringContext, x: Value, node: NodeView, window: Sequence[int], strides: Sequence[int], pads: Sequence[Padding]
+) -> Value:
+    """``x``, channels last, without what TF's SAME skips at the start: over three axes (not over two) its padding is negative where strides
+    leave elements out, so that the windows lie in the middle."""
+    if x.rank != 5 or node.attr("padding") != "SAME":
+        return x
+    starts = [Dim.of(0)] * x.rank
+    for axis, (size, stride, pad) in enumerate(zip(window, strides, pads, strict=True), 1):
+        if stride > size:
+            starts[axis] = ctx.plain_dim(dmax(x.dims[axis] - dmax((pad.out - 1) * stride, 0) - size, 0) // 2)
+    return x if all(s == 0 for s in starts) else ctx.b.slice(x, starts, x.dims)
+
+
 def channels_last(ctx: LoweringContext, x: Value, first: bool) -> Value:
     """``x`` with its channels moved to the end, if they are dim 1."""
     return ctx.b.transpose(x, (0, *range(2, x.rank), 1)) if first else x
@@ -159,6 +173,7 @@ def conv(ctx: LoweringContext, node: NodeView, x: Value, filter: Value, default:
     data = channels_last(ctx, x, first)
     groups = _groups(ctx, data.dims[-1], filter.dims[-2], filter.dims[-1])
     pads = paddings(ctx, node, data.dims[1:-1], window, strides, dilations, first)
+    data = centred(ctx, data, node, window, strides, pads)
     y = ctx.b.convolution(
         data, filter, strides=strides, padding_low=[p.low for p in pads], padding_high=[p.high for p in pads],
         rhs_dilation=dilations, groups=max(groups, 1), dims=(data.dims[0], *(p.out for p in pads), filter.dims[-1]),

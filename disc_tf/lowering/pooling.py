@@ -9,7 +9,7 @@ from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.lowering.content import constant_ints
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.convolution import Padding, channels_back, channels_last, layout_of, paddings, spatial_ints
+from disc_tf.lowering.convolution import Padding, centred, channels_back, channels_last, layout_of, paddings, spatial_ints
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, lowest, widen
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
@@ -25,7 +25,7 @@ def _windows(
     steps = spatial_ints(NodeView(node.name, node.op, (), {"strides": strides}), "strides", spatial, first)
     data = channels_last(ctx, x, first)
     pads = paddings(ctx, node, data.dims[1:-1], window, steps, (1,) * spatial, first)
-    return data, window, steps, pads, first
+    return centred(ctx, data, node, window, steps, pads), window, steps, pads, first
 
 
 def _reduce_window(
@@ -40,11 +40,19 @@ def _reduce_window(
 
 
 def _max_pool(ctx: LoweringContext, node: NodeView, x: Value, ksize: list[int], strides: list[int], default: str) -> Value:
-    """The greatest of each window, the type's lowest finite number among them; NaN is never the greatest, as in TF's CPU kernels."""
+    """The greatest of each window; NaN is never the greatest. As in TF's CPU kernels the type's lowest finite number is always among
+    a window's elements in the plane; over three axes only where the window reaches into the padding."""
     data, window, steps, pads, first = _windows(ctx, node, x, ksize, strides, default)
+    least = lowest(x.dtype)
+    if len(window) == 3:
+        if not all(_inside(p) for p in pads):
+            edges = [Dim.of(0), *(p.low for p in pads), Dim.of(0)], [Dim.of(0), *(p.high for p in pads), Dim.of(0)]
+            data = ctx.b.pad(data, ctx.scalar(least, x.dtype), edges[0], edges[1], [0] * data.rank)
+            pads = [Padding(Dim.of(0), Dim.of(0), p.out) for p in pads]
+        least = -np.inf
     scalar = TensorType(x.dtype, ())
     region = ctx.b.region([scalar, scalar], lambda b, acc, v: [b.select(b.compare(v, acc, "GT"), v, acc)])
-    y = _reduce_window(ctx, data, ctx.scalar(lowest(x.dtype), x.dtype), region, window, steps, pads)
+    y = _reduce_window(ctx, data, ctx.scalar(least, x.dtype), region, window, steps, pads)
     return channels_back(ctx, y, first)
 
 

@@ -7,7 +7,10 @@ is not added.
 from __future__ import annotations
 
 import functools
+import importlib
+import pkgutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -119,10 +122,11 @@ class Generator:
     # ---- adding -------------------------------------------------------------------------------------------------
 
     def add(
-        self, op: str, operands: dict[str, Any], *, ulps: float = 0.0, sums: bool = False, floor: float = 0.0, **attrs: Any
-    ) -> list[Ref]:
+        self, op: str, operands: dict[str, Any], *, ulps: float = 0.0, sums: bool = False, floor: float = 0.0,
+        undefined: tuple[int, ...] = (), **attrs: Any,
+    ) -> list[Ref]:  # fmt: skip
         """Add a step; its outputs, or nothing if TensorFlow refuses it at the first assignment."""
-        step = Step(op, operands, attrs, ulps, sums, floor)
+        step = Step(op, operands, attrs, ulps, sums, floor, undefined)
         if any(r is None for r in operands.values()) or not self.evaluation.add(step):
             return []
         self.program.steps.append(step)
@@ -150,9 +154,10 @@ class Generator:
             return r.integers(0 if t.kind == "u" else -5, 9, shape).astype(t)
         return np.asarray(r.uniform(-2, 2, shape)).astype(t)
 
-    def placeholder(self, dtype: str) -> Ref:
-        dims = self.dims()
-        special = self.flip(0.15)
+    def placeholder(self, dtype: str, dims: Sequence[str | int] | None = None, special: bool | None = None) -> Ref:
+        """A new input; ``dims`` (symbols and ints), ``special`` (hard values): at random."""
+        dims = tuple(self.dims() if dims is None else dims)
+        special = self.flip(0.15) if special is None else special
         data = [self.data(dtype, [d if isinstance(d, int) else sizes[d] for d in dims], special) for sizes in self.program.sizes]
         declared = tuple(d if isinstance(d, int) and self.flip() else "?" if isinstance(d, int) else d for d in dims)
         return self.add("Placeholder", {}, dtype=dtype, dims=declared, data=data)[0]
@@ -173,6 +178,6 @@ def generator(weight: int = 1) -> Callable[[Gen], Gen]:
 @functools.cache
 def load_generators() -> None:
     """Import the modules that register generators."""
-    from disc_tf.testing import fuzz_ops, fuzz_shape_ops
-
-    assert fuzz_ops and fuzz_shape_ops
+    for info in pkgutil.iter_modules([str(Path(__file__).parent)], "disc_tf.testing."):
+        if info.name.startswith("disc_tf.testing.fuzz_") and info.name != __name__:
+            importlib.import_module(info.name)

@@ -28,7 +28,7 @@ class Step:
     """``op``: a raw op, "Placeholder" (attrs: dtype, dims: names or ints, data: one array per size assignment) or "Const" (attrs: value).
     ``ulps``: the op's own rounding allowance; ``sums``: error is relative to the same op on absolute values (reductions, products).
     ``floor``: the allowance is that of a result of at least this size (TensorFlow's Elu is exp(x) - 1: exact to a unit
-    of 1, not of the result)."""
+    of 1, not of the result). ``undefined``: ports whose values mean nothing (memory that TensorFlow leaves as it was)."""
 
     op: str
     operands: dict[str, Operand] = dataclasses.field(default_factory=dict)
@@ -36,6 +36,7 @@ class Step:
     ulps: float = 0.0
     sums: bool = False
     floor: float = 0.0
+    undefined: tuple[int, ...] = ()
 
     def refs(self) -> list[Ref]:
         out: list[Ref] = []
@@ -166,7 +167,10 @@ class Evaluation:
         if isinstance(tensors, Failed):
             return tensors, tensors, []
         values = [np.asarray(t.numpy()) for t in tensors]
-        return tensors, values, self._error(step, k, values)
+        errors = self._error(step, k, values)
+        for port in step.undefined:
+            errors[port] = np.full(values[port].shape, np.inf)
+        return tensors, values, errors
 
     def _error(self, step: Step, k: int, values: list[np.ndarray]) -> list[np.ndarray]:
         given = {ref: self.errors[k][ref[0]][ref[1]] for ref in step.refs()}

@@ -53,6 +53,7 @@ def main() -> int:
     args = parser.parse_args()
     library_path("disc_tf_op")  # built now, once, for both environments
     root = Path(__file__).resolve().parents[2]
+    args.python = os.path.abspath(args.python)  # not resolved: a link into an environment says which one it is
     here, there = describe(sys.executable, root), describe(args.python, root)
     for name, info in (("made in", here), ("served in", there)):
         print(f"{name}: " + ", ".join(f"{k} {info[k]}" for k in ("python", "tensorflow", "numpy", "protobuf")))

@@ -174,3 +174,11 @@ def test_fused_batch_norm() -> None:
         "T": 1, "strides": [1] * 4, "padding": "VALID", "fused_ops": ["FusedBatchNorm", "Relu"], "num_args": 4, "epsilon": 1e-3,
     }  # fmt: skip
     compare("_FusedConv2D", attrs, [x, w, scale, offset, mean, variance], want)
+
+
+def test_windows_over_three_axes_lie_in_the_middle() -> None:
+    """Strides above the window's size: TF's SAME skips as much before the first window as behind the last."""
+    w = array((1, 2, 1, 2, 3), "f32", 1)
+    for size in [(1, 5, 3, 2, 2), (2, 6, 4, 3, 2), (1, 1, 7, 5, 2)]:
+        known = {"const": ["filter"], "known_dims": ["input:4"]}
+        check_op("Conv3D", input=array(size, "f32"), filter=w, strides=[1, 3, 5, 2, 1], padding="SAME", tol=SUM, **known)

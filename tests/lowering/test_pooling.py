@@ -72,3 +72,18 @@ def test_windows_larger_than_the_data() -> None:
         for op in ("MaxPool", "AvgPool"):
             pool(op, array((1, h, 5, 2), "f32"), (4, 2), (2, 2), "SAME", tol=SUM)
             pool(op, array((1, h, 5, 2), "f32"), (4, 2), (2, 2), "VALID", tol=SUM)
+
+
+def test_windows_over_three_axes_lie_in_the_middle() -> None:
+    """Strides above the window's size: TF's SAME skips as much before the first window as behind the last."""
+    for size in [(1, 5, 3, 2, 3), (2, 6, 4, 3, 1), (1, 1, 7, 5, 2), (1, 0, 4, 2, 2)]:
+        x = array(size, "f32")
+        for op, operand in (("MaxPool3D", "input"), ("AvgPool3D", "input")):
+            check_op(op, **{operand: x}, ksize=[1, 1, 2, 1, 1], strides=[1, 3, 5, 2, 1], padding="SAME", tol=SUM)
+
+
+def test_infinities_over_three_axes() -> None:
+    x = np.full((1, 2, 3, 2, 2), -np.inf, np.float32)
+    x[..., 1, 1] = 3
+    check_op("MaxPool3D", input=x, ksize=[1, 2, 2, 2, 1], strides=[1, 1, 1, 1, 1], padding="SAME")
+    check_op("MaxPool3D", input=x, ksize=[1, 2, 2, 1, 1], strides=[1, 1, 1, 1, 1], padding="VALID")
