@@ -14,7 +14,7 @@ import numpy as np
 
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim
+from disc_tf.ir.dims import Dim, DimTooComplex
 
 
 @dataclasses.dataclass(eq=False)
@@ -72,18 +72,22 @@ class Step:
 @dataclasses.dataclass
 class MemoryPlan:
     """The arena: ``slots[k]`` bytes for slot k, allocated in epoch ``epochs[k]`` (an epoch ends where a data-dependent dim is bound).
-    ``slot_of`` maps an arena buffer to its slot. ``total`` is the arena formula without the rounding to 64 bytes a slot."""
+    ``slot_of`` maps an arena buffer to its slot. ``total`` is the arena formula as text, without the rounding to 64 bytes a slot."""
 
     slots: list[Dim]
     epochs: list[int]
     slot_of: dict[Buffer, int]
 
     @property
-    def total(self) -> Dim:
-        n = Dim.of(0)
+    def total(self) -> str:
+        """A sum; of several sums where one would be too long an expression."""
+        parts = [Dim.of(0)]
         for s in self.slots:
-            n = n + s
-        return n
+            try:
+                parts[-1] = parts[-1] + s
+            except DimTooComplex:
+                parts.append(s)
+        return " + ".join(map(str, parts))
 
 
 @dataclasses.dataclass

@@ -222,7 +222,7 @@ class _TargetProgram:
         main = source.uniform.function
         args = argument_indices(main)
         buffers, launches = self.body("body_uniform", main, source.uniform.fusions, args, positions(main))
-        self.arena = str(buffers.memory.total)
+        self.arena = buffers.memory.total
         for x in with_regions(launches):
             if x.variants:
                 kernels = [k for k in x.variants[-1].kernels]

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disc_tf.buffers.memory_plan import buffer_epoch, plan_memory
-from disc_tf.buffers.types import Buffer
+from disc_tf.buffers.types import Buffer, MemoryPlan
+from disc_tf.ir.dim_parser import parse_dim
 from disc_tf.ir.dims import Dim, dmax, sym
 from disc_tf.ir.shape_env import ShapeEnv
 
@@ -37,7 +38,14 @@ def test_a_chain_of_layers_needs_two_slots() -> None:
     buffers = [Buffer("arena", i, B * S * 3072) for i in range(100)]
     live = {b: (i, i + 1) for i, b in enumerate(buffers)}
     plan = plan_memory(buffers, live, ShapeEnv(), {})
-    assert plan.total == B * S * 6144
+    assert plan.total == str(B * S * 6144)
+
+
+def test_the_sum_of_many_sizes_is_text_however_long() -> None:
+    slots = [(B + i) * (S // (i + 2)) * 4 for i in range(60)]
+    text = MemoryPlan(slots, [0] * 60, {}).total
+    total = sum(parse_dim(part).evaluate({"a0d0": 3, "a0d1": 50}) for part in text.split(" + "))
+    assert total == sum(s.evaluate({"a0d0": 3, "a0d1": 50}) for s in slots)
 
 
 def test_a_smaller_buffer_reuses_a_larger_slot() -> None:
