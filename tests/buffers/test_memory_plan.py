@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from disc_tf.buffers.memory_plan import buffer_epoch, plan_memory
 from disc_tf.buffers.types import Buffer, MemoryPlan
-from disc_tf.ir.dim_parser import parse_dim
-from disc_tf.ir.dims import Dim, dmax, sym
+from disc_tf.ir.dims import Dim, dmax, parse_dim, sym
 from disc_tf.ir.shape_env import ShapeEnv
 
 B, S, N = sym("a0d0"), sym("a0d1"), sym("n0")
