@@ -83,8 +83,13 @@ class LoweringContext:
 
     def rewind(self, mark: Mark) -> None:
         """Take back every op, check and request since ``mark`` (a rule that failed)."""
+        gone = {op.attrs["symbol"] for op in self.b.block.ops[mark.ops :] if op.name == "disc.bind_dim"}
         for op in reversed(self.b.block.ops[mark.ops :]):
             op.erase()
+        if gone:  # contents over symbols that nothing binds any more
+            lost = [v for v, dims in self._dims.items() if any(not gone.isdisjoint(d.symbols()) for d in dims)]
+            for v in lost:
+                del self._dims[v]
         self.token = mark.token
         del self.requests[mark.requests :]
         while len(self._checked) > mark.checked:
@@ -182,15 +187,19 @@ class LoweringContext:
         known = self.dims_of(scalar)
         if known is not None:
             return known[0]
-        name = f"{self._prefix}{self._next_symbol}"
-        self._next_symbol += 1
+        d = self.new_symbol()
         if scalar.dtype not in (DType.I32, DType.I64):
             scalar = self.b.convert(scalar, DType.I64)
-        self.b.bind_dim(scalar, name)
-        self.env.set_range(name, 0, None)
-        d = sym(name)
+        self.b.bind_dim(scalar, str(d))
         self._dims[scalar] = [d]
         return d
+
+    def new_symbol(self) -> Dim:
+        """A symbol that nothing binds yet."""
+        name = f"{self._prefix}{self._next_symbol}"
+        self._next_symbol += 1
+        self.env.set_range(name, 0, None)
+        return sym(name)
 
     def plain_dim(self, d: DimLike) -> Dim:
         """``d`` while it is a short expression, else a symbol bound to its value (one for each expression).

@@ -1,9 +1,4 @@
-"""Functional control flow: While, If and Case become regions; their bodies are lowered in place.
-
-What a loop passes on unchanged is no carried value: the body sees the outer one, so that weights are weights inside. Every other value
-has dims that the loop does not change (they are fixed before it starts); a TensorList whose elements' shape the first iteration decides
-gets it before the loop. A loop that changes a dim stays in TensorFlow.
-"""
+"""If and Case become regions; their bodies are lowered in place. While: `while_loops`."""
 
 from __future__ import annotations
 
@@ -19,111 +14,13 @@ from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import lowering
 from disc_tf.lowering.tensor_lists import TensorList, dense
 
-_MAX_ROUNDS = 8
-_LIMITS = "the bodies compile; no value changes its shape"
+_LIMITS = "the bodies compile; all branches give the same shapes"
 
 
-def _predicate(ctx: LoweringContext, v: Value, what: str) -> Value:
+def predicate(ctx: LoweringContext, v: Value, what: str) -> Value:
     if v.rank:
         raise Unsupported("RANK", f"{what} is of rank {v.rank}: only scalars are compiled")
     return v if v.dtype.is_bool else ctx.b.compare(v, ctx.scalar(0, v.dtype), "NE")
-
-
-# ---- While --------------------------------------------------------------------------------------------------------
-
-
-class _Pending(Exception):
-    """The body decides the shape of the elements of list ``k``."""
-
-    def __init__(self, k: int, dims: tuple[Dim, ...]) -> None:
-        super().__init__(k, dims)
-        self.k = k
-        self.dims = dims
-
-
-@lowering("While", "StatelessWhile", limits=_LIMITS)
-def while_loop(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Value]:
-    """A loop. Its condition and body see the values that it does not change as outer ones."""
-    cond, body = body_of(ctx, node.attr("cond")), body_of(ctx, node.attr("body"))
-    if len(body.returns) != len(args) or len(cond.returns) != 1:
-        raise Unsupported("INVALID", "condition or body have a wrong number of results")
-    carried = [k for k in range(len(args)) if body.passes(k) != k]
-    inits = {k: args[k] for k in carried}
-    for _ in range(_MAX_ROUNDS):
-        try:
-            return _loop(ctx, cond, body, args, inits)
-        except _Pending as p:
-            v = inits[p.k]
-            assert isinstance(v, TensorList)
-            inits[p.k] = v.with_stack(ctx.b.zeros(v.dtype, (v.length, *p.dims)))
-    raise Unsupported("SHAPE", "the shapes of the lists of a loop are not found")
-
-
-def _loop(
-    ctx: LoweringContext, cond: FunctionBody, body: FunctionBody, args: Sequence[Value], inits: dict[int, Value]
-) -> list[Value]:
-    carried = [k for k, v in inits.items() if not _is_open(v)]
-    start = [dense(ctx, v) if isinstance(v, TensorList) else v for v in (inits[k] for k in carried)]
-    types = [v.tensor for v in start]
-    hints = [v.hint for v in start]
-
-    def inside(params: Sequence[Value]) -> list[Value]:
-        """The arguments of the functions in a region."""
-        out = list(args)
-        for k, v in inits.items():
-            out[k] = v
-        for k, p in zip(carried, params, strict=True):
-            v = inits[k]
-            out[k] = v.with_stack(p) if isinstance(v, TensorList) else p
-        return out
-
-    def test(params: Sequence[Value]) -> list[Value]:
-        (result,) = lower_body(ctx, cond, inside(params))
-        return [_predicate(ctx, result, "the condition of a loop")]
-
-    def step(params: Sequence[Value]) -> list[Value]:
-        results = lower_body(ctx, body, inside(params))
-        out = []
-        for k, v in inits.items():
-            new = results[k]
-            if isinstance(v, TensorList) != isinstance(new, TensorList):
-                raise Unsupported("INVALID", f"carried value {k} is a TensorList on one side only")
-            if isinstance(new, TensorList) and isinstance(v, TensorList):
-                if ctx.env.is_equal(new.length, v.length) is not True:
-                    raise Unsupported("SHAPE", f"the loop changes the length of list {k}")
-                if _is_open(v) and new.stack is not None:
-                    require_outer(ctx, new.stack.dims[1:], f"an element of list {k}")
-                    raise _Pending(k, new.stack.dims[1:])
-                if _is_open(v):
-                    continue  # never set in the loop either
-                new = dense(ctx, new)
-            if k in carried:
-                out.append(_same_type(ctx, new, types[carried.index(k)], k, body))
-        return out
-
-    inner = build_region(ctx, types, step, hints)
-    try:
-        test_block = build_region(ctx, types, test, hints)
-    except BaseException:
-        discard(inner)
-        raise
-    results = ctx.b.while_(start, test_block, inner)
-    out = inside(results)
-    return [out[k] if k in inits else args[k] for k in range(len(args))]
-
-
-def _is_open(v: Value) -> bool:
-    """A list whose elements have no known shape yet."""
-    return isinstance(v, TensorList) and v.stack is None and v.element_dims is None
-
-
-def _same_type(ctx: LoweringContext, v: Value, want: TensorType, k: int, body: FunctionBody) -> Value:
-    if v.dtype is not want.dtype or v.rank != len(want.dims):
-        raise Unsupported("SHAPE", f"the loop {body.name!r} changes carried value {k} from {want} to {v.type}")
-    for a, b in zip(v.dims, want.dims, strict=True):
-        if ctx.env.is_equal(a, b) is not True:
-            raise Unsupported("SHAPE", f"the loop {body.name!r} may change a dimension of carried value {k} from {b} to {a}")
-    return v if v.dims == want.dims else ctx.cast_dims(v, want.dims)
 
 
 # ---- If and Case ----------------------------------------------------------------------------------------------------
@@ -133,7 +30,7 @@ def _same_type(ctx: LoweringContext, v: Value, want: TensorType, k: int, body: F
 def if_(ctx: LoweringContext, node: NodeView, condition: Value, *args: Value) -> list[Value]:
     """One of two bodies; only the one of a condition that is known."""
     branches = [body_of(ctx, node.attr("then_branch")), body_of(ctx, node.attr("else_branch"))]
-    pred = _predicate(ctx, condition, "the condition of a branch")
+    pred = predicate(ctx, condition, "the condition of a branch")
     content = ctx.constant(pred)
     if content is not None:
         return lower_body(ctx, branches[0 if bool(content) else 1], args)
@@ -166,36 +63,125 @@ def _branches(
     ctx: LoweringContext, index: Value, branches: Sequence[FunctionBody], args: Sequence[Value], pred: Value | None
 ) -> list[Value]:
     made: list[Block] = []
-    shapes: list[list[Value]] = []
+    lists = _Lists(ctx)
 
     def lower(body: FunctionBody) -> Callable[[Sequence[Value]], list[Value]]:
         def run(_params: Sequence[Value]) -> list[Value]:
-            results = lower_body(ctx, body, args)
-            first = shapes[0] if shapes else results
+            results = lists.tensors(lower_body(ctx, body, args))
+            if lists.unknown:
+                return []
+            first = lists.shapes or results
             out: list[Value] = []
             for k, (v, w) in enumerate(zip(results, first, strict=True)):
-                if isinstance(v, TensorList) or isinstance(w, TensorList):
-                    raise Unsupported("OP", "branches that give TensorLists are not compiled")
                 if v.rank != w.rank or v.dtype is not w.dtype:
                     raise Unsupported("SHAPE", f"the branches give result {k} types {w.type} and {v.type}")
                 out.append(_same_branch_type(ctx, v, w.tensor, k))
             require_outer(ctx, [d for v in out for d in v.dims], "a result of a branch")
-            if not shapes:
-                shapes.append(out)
+            lists.shapes = lists.shapes or out
             return out
 
         return run
 
-    try:
-        for body in branches:
-            made.append(build_region(ctx, [], lower(body)))
-    except BaseException:
+    mark = ctx.mark()
+    while True:
+        try:
+            for body in branches:
+                made.append(build_region(ctx, [], lower(body)))
+        except BaseException:
+            for block in made:
+                discard(block)
+            raise
+        if not lists.ask_again():
+            break
         for block in made:
             discard(block)
-        raise
+        made.clear()
+        ctx.rewind(mark)
     if pred is not None and all(len(b.ops) <= _MAX_CHEAP and {op.name for op in walk(b)} <= _CHEAP for b in made):
-        return _select(ctx, pred, made)
-    return list(ctx.b.case(index, made))
+        return lists.put_together(_select(ctx, pred, made))
+    return lists.put_together(list(ctx.b.case(index, made)))
+
+
+class _Lists:
+    """Branches that give TensorLists give their stacks, and behind all results for each list whether an element is set.
+
+    Where some branch alone knows the shape of the elements the branches are lowered once more, with that shape.
+    """
+
+    def __init__(self, ctx: LoweringContext) -> None:
+        self.ctx = ctx
+        #: the results of the first branch
+        self.shapes: list[Value] = []
+        self.branches: list[dict[int, TensorList]] = []
+        #: list -> dims of its elements where a branch does not know them; None: no branch knows them
+        self.elements: dict[int, tuple[Dim, ...] | None] = {}
+        self.unknown: set[int] = set()
+
+    def tensors(self, results: Sequence[Value]) -> list[Value]:
+        lists = {k: v for k, v in enumerate(results) if isinstance(v, TensorList)}
+        self.branches.append(lists)
+        if lists.keys() != self.branches[0].keys():
+            raise Unsupported("INVALID", "a result is a TensorList in some branches only")
+        for k, v in lists.items():
+            if v.element_dims is None and k not in self.elements:
+                self.unknown.add(k)
+            elif v.element_dims is not None:
+                require_outer(self.ctx, v.element_dims, f"an element of list {k}")
+        if self.unknown:
+            return []  # this round is in vain: it only tells
+        out: list[Value] = []
+        for k, v in enumerate(results):
+            if not isinstance(v, TensorList):
+                out.append(v)
+            elif v.element_dims is not None:
+                out.append(dense(self.ctx, v))
+            elif (dims := self.elements[k]) is not None:
+                out.append(self.ctx.b.zeros(v.dtype, (v.length, *dims)))
+            elif self.ctx.env.is_equal(v.length, self.branches[0][k].length) is not True:
+                raise Unsupported("SHAPE", "the branches give lists of different lengths")
+        for k, v in lists.items():
+            if k not in self.elements or self.elements[k] is not None:
+                out.append(v.any_set if isinstance(v.any_set, Value) else self.ctx.scalar(v.any_set, DType.BOOL))
+        return out
+
+    def ask_again(self) -> bool:
+        """Whether the branches must be lowered once more, with what this round has told."""
+        if not self.unknown:
+            return False
+        for k in self.unknown:
+            self.elements[k] = next((v.element_dims for b in self.branches if (v := b[k]).element_dims is not None), None)
+        self.unknown, self.branches, self.shapes = set(), [], []
+        return True
+
+    def put_together(self, tensors: list[Value]) -> list[Value]:
+        """The results, of the tensors that the op gives."""
+        numbers = self.branches[0]
+        flags = [k for k in numbers if k not in self.elements or self.elements[k] is not None]
+        any_set = dict(zip(flags, tensors[len(tensors) - len(flags) :], strict=True))
+        rest = iter(tensors[: len(tensors) - len(flags)])
+        out: list[Value] = []
+        for k in range(len(tensors) - len(flags) + len(numbers) - len(flags)):
+            if k not in numbers:
+                out.append(next(rest))
+                continue
+            of = [b[k] for b in self.branches]
+            if k not in any_set:
+                out.append(of[0])  # an outer list, or one that nothing is known of but its length
+                continue
+            stack = next(rest)
+            out.append(
+                TensorList(
+                    of[0].dtype,
+                    stack.dims[0],
+                    of[0].declared if all(v.declared == of[0].declared for v in of) else None,
+                    stack,
+                    stack,
+                    filled=all(v.filled for v in of),
+                    any_set=True if all(v.any_set is True for v in of) else any_set[k],
+                    limit=of[0].limit,
+                )
+            )
+        return out
 
 
 def _select(ctx: LoweringContext, pred: Value, blocks: Sequence[Block]) -> list[Value]:

@@ -10,7 +10,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.fold import try_fold
 from disc_tf.lowering.node import NodeView
-from disc_tf.lowering.registry import rule_for
+from disc_tf.lowering.registry import RuleFn, rule_for
 
 #: a tensor of the graph: (node name, output port)
 TensorRef = tuple[str, int]
@@ -28,10 +28,13 @@ def lower_node(ctx: LoweringContext, node: NodeView, args: Sequence[Value | None
         with ctx.at(node.name):
             rule = rule_for(node.op)
             _require_operands(node, args, rule.optional_from)
-            rule.check(ctx, node, args)
-            _require_tensors(node, args)
-            folded = try_fold(ctx, node, [a for a in args if a is not None])
-            out = rule.fn(ctx, node, *args) if folded is None else folded
+            of_lists = _list_rule(node, args)
+            if of_lists is not None:
+                out = of_lists(ctx, node, *args)
+            else:
+                rule.check(ctx, node, args)
+                folded = try_fold(ctx, node, [a for a in args if a is not None])
+                out = rule.fn(ctx, node, *args) if folded is None else folded
     except Exception as e:
         ctx.rewind(mark)
         raise _as_unsupported(e, node) from e
@@ -46,12 +49,15 @@ def _require_operands(node: NodeView, args: Sequence[Value | None], optional_fro
             raise Unsupported("RANK", f"input {name}:{port} has no compiled value")
 
 
-def _require_tensors(node: NodeView, args: Sequence[Value | None]) -> None:
-    """A list handle may only go where its rules know it."""
-    from disc_tf.lowering.tensor_lists import LIST_OPS, TensorList
+def _list_rule(node: NodeView, args: Sequence[Value | None]) -> RuleFn | None:
+    """The rule for list handles of an op that has another for tensors. A handle may only go where rules know it."""
+    from disc_tf.lowering.tensor_lists import LIST_OPS, LIST_RULES, TensorList
 
-    if node.op not in LIST_OPS and any(isinstance(a, TensorList) for a in args):
+    if not any(isinstance(a, TensorList) for a in args) or node.op in LIST_OPS:
+        return None
+    if node.op not in LIST_RULES:
         raise Unsupported("DTYPE", f"{node.op} of a TensorList is not compiled")
+    return LIST_RULES[node.op]
 
 
 def _as_unsupported(e: Exception, node: NodeView) -> Unsupported:

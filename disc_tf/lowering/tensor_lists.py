@@ -2,7 +2,7 @@
 
 A list is followed inside of one cluster; its handle never leaves it. The elements' shape comes from the tensor that the list is made of,
 from a fully known ``element_shape``, or from the first element that is set. Elements that were never set are zeros, as TensorFlow stacks
-them.
+them; where their shape comes from a set element alone, run time checks that there is one. Lists that grow and shrink: `list_ops`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disc_tf.ir.core import Block, Value
-from disc_tf.ir.dims import Dim
+from disc_tf.ir.dims import Dim, dmax
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
-from disc_tf.lowering.registry import ALL, lowering
+from disc_tf.lowering.registry import ALL, RuleFn, lowering
 
 #: ops that may take a handle
 LIST_OPS = frozenset(
-    "TensorListStack TensorListGetItem TensorListSetItem TensorListLength Identity IdentityN While StatelessWhile If StatelessIf "
-    "Case StatelessCase".split()
+    "TensorListStack TensorListGetItem TensorListSetItem TensorListLength TensorListPushBack TensorListPopBack TensorListConcatV2 "
+    "TensorListConcat TensorListGather TensorListResize TensorListElementShape TensorListConcatLists "
+    "TensorListScatterIntoExistingList Identity IdentityN While "
+    "StatelessWhile If StatelessIf Case StatelessCase".split()
 )
+#: ops with a rule for tensors that have another for lists
+LIST_RULES: dict[str, RuleFn] = {}
 _TYPES = {"element_dtype": ALL}
 _LIMITS = "the list is used in its cluster only; all elements have one shape"
 
@@ -32,16 +36,36 @@ _NOWHERE = Block()
 
 class TensorList(Value):
     """A list handle. ``stack``: its elements, None while nothing was set (then they are zeros, once their shape is known). ``declared``:
-    the dims of an element as far as the graph declares them (None: unknown), or None for an unknown rank."""
+    the dims of an element as far as the graph declares them (None: unknown), or None for an unknown rank. ``filled``: every element is
+    set. ``any_set``: whether one is, maybe known at run time only (a bool scalar). ``limit``: the greatest length, None for no limit."""
 
-    __slots__ = ("declared", "length", "stack")
+    __slots__ = ("any_set", "declared", "filled", "length", "limit", "stack")
 
-    def __init__(self, element: DType, length: Dim, declared: tuple[Dim | None, ...] | None, stack: Value | None, like: Value) -> None:
+    def __init__(
+        self,
+        element: DType,
+        length: Dim,
+        declared: tuple[Dim | None, ...] | None,
+        stack: Value | None,
+        like: Value,
+        *,
+        filled: bool = False,
+        any_set: bool | Value = False,
+        limit: Dim | None = None,
+    ) -> None:
         dims = stack.dims if stack is not None else (length, *(d if d is not None else Dim.of(0) for d in declared or ()))
         super().__init__(TensorType(element, dims), _NOWHERE, 0, like.hint)
         self.length = length
         self.declared = declared
         self.stack = stack
+        self.filled = filled
+        self.any_set = any_set
+        self.limit = limit
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the graph declares the elements' whole shape."""
+        return self.declared is not None and all(d is not None for d in self.declared)
 
     @property
     def element_dims(self) -> tuple[Dim, ...] | None:
@@ -52,8 +76,33 @@ class TensorList(Value):
             return None
         return tuple(d for d in self.declared if d is not None)
 
-    def with_stack(self, stack: Value) -> TensorList:
-        return TensorList(self.dtype, self.length, self.declared, stack, stack)
+    def with_stack(self, stack: Value, *, filled: bool | None = None, any_set: bool | Value | None = None) -> TensorList:
+        """The list with other elements; its length is their number."""
+        return TensorList(
+            self.dtype,
+            stack.dims[0],
+            self.declared,
+            stack,
+            stack,
+            filled=self.filled if filled is None else filled,
+            any_set=self.any_set if any_set is None else any_set,
+            limit=self.limit,
+        )
+
+    def declaring(self, declared: tuple[Dim | None, ...] | None) -> TensorList:
+        """The list with another declared shape of its elements."""
+        return TensorList(
+            self.dtype, self.length, declared, self.stack, self, filled=self.filled, any_set=self.any_set, limit=self.limit
+        )
+
+
+def require_shape(ctx: LoweringContext, v: TensorList, declared: Sequence[Dim | None] | None, message: str) -> None:
+    """Check that the shape of elements that were never set is known: declared as a whole, or that of an element that is set."""
+    if v.filled or v.any_set is True or (declared is not None and all(d is not None for d in declared)):
+        return
+    if v.any_set is False:
+        raise Unsupported("INVALID", message)
+    ctx.check(v.any_set, message=message)
 
 
 def dense(ctx: LoweringContext, v: TensorList) -> Value:
@@ -72,7 +121,7 @@ def as_list(v: Value) -> TensorList:
     return v
 
 
-def _declared(ctx: LoweringContext, shape: Value) -> tuple[Dim | None, ...] | None:
+def declared_shape(ctx: LoweringContext, shape: Value) -> tuple[Dim | None, ...] | None:
     """The content of an ``element_shape`` operand."""
     if shape.rank == 0:
         content = ctx.constant(shape)
@@ -87,7 +136,7 @@ def _declared(ctx: LoweringContext, shape: Value) -> tuple[Dim | None, ...] | No
     return tuple(None if d.is_static and int(d) < 0 else d for d in dims)
 
 
-def _merge(
+def merge_shapes(
     ctx: LoweringContext, a: tuple[Dim | None, ...] | None, b: Sequence[Dim | None] | None, message: str
 ) -> tuple[Dim | None, ...] | None:
     """Both shapes together; what both know must be equal (checked)."""
@@ -115,7 +164,8 @@ def reserve(ctx: LoweringContext, node: NodeView, shape: Value, n: Value) -> Val
         ctx.check(ctx.b.compare(n, zero, "GE"), message=message)
     else:
         ctx.check_dim_cond(known[0], "GE", 0, message=message)
-    return TensorList(node.dtype("element_dtype"), ctx.fresh_dim(n), _declared(ctx, shape), None, n)
+    length = ctx.fresh_dim(n)
+    return TensorList(node.dtype("element_dtype"), length, declared_shape(ctx, shape), None, n, filled=length == 0)
 
 
 @lowering("TensorListFromTensor", dtypes=_TYPES, limits=_LIMITS)
@@ -123,9 +173,9 @@ def from_tensor(ctx: LoweringContext, node: NodeView, x: Value, shape: Value) ->
     """The slices of ``x`` along dimension 0."""
     if not x.rank:
         raise Unsupported("INVALID", "Tensor must be at least a vector, but saw shape: []")
-    declared = _declared(ctx, shape)
-    _merge(ctx, declared, x.dims[1:], "Specified a list with shape that is incompatible with the tensor's")
-    return TensorList(x.dtype, x.dims[0], declared, x, x)
+    declared = declared_shape(ctx, shape)
+    merge_shapes(ctx, declared, x.dims[1:], "Specified a list with shape that is incompatible with the tensor's")
+    return TensorList(x.dtype, x.dims[0], declared, x, x, filled=True, any_set=True)
 
 
 @lowering("TensorListStack", dtypes=_TYPES, limits=_LIMITS)
@@ -134,16 +184,19 @@ def stack(ctx: LoweringContext, node: NodeView, handle: Value, shape: Value) -> 
     v = as_list(handle)
     if v.dtype is not node.dtype("element_dtype"):
         raise Unsupported("INVALID", "the list has elements of another type")
-    asked = _declared(ctx, shape)
-    declared = _merge(ctx, v.declared, asked, "Tried to stack a list whose elements have a shape incompatible with element_shape")
+    asked = declared_shape(ctx, shape)
+    declared = merge_shapes(ctx, v.declared, asked, "Tried to stack a list whose elements have a shape incompatible with element_shape")
     count = int(node.attr("num_elements", -1))
     if count >= 0:
         ctx.check_dims_eq(v.length, count, message=f"Operation expected a list with {count} elements")
     if declared is None or any(d is None for d in declared):
         ctx.check_dim_cond(v.length, "GE", 1, message="Tried to stack elements of an empty list with non-fully-defined element_shape")
     if v.stack is None:
-        return dense(ctx, TensorList(v.dtype, v.length, declared, None, handle))
-    _merge(ctx, declared, v.stack.dims[1:], "Tried to stack a list whose elements have a shape incompatible with element_shape")
+        return dense(ctx, v.declaring(declared))
+    require_shape(
+        ctx, v, declared, "Tried to stack list which only contains uninitialized tensors and has a non-fully-defined element_shape"
+    )
+    merge_shapes(ctx, declared, v.stack.dims[1:], "Tried to stack a list whose elements have a shape incompatible with element_shape")
     return v.stack
 
 
@@ -163,10 +216,15 @@ def get_item(ctx: LoweringContext, node: NodeView, handle: Value, index: Value, 
     v = as_list(handle)
     if v.dtype is not node.dtype("element_dtype"):
         raise Unsupported("INVALID", "the list has elements of another type")
+    declared = merge_shapes(ctx, v.declared, declared_shape(ctx, shape), "Incompatible element_shape in TensorListGetItem")
     if v.element_dims is None:
-        v = TensorList(v.dtype, v.length, _merge(ctx, v.declared, _declared(ctx, shape), "incompatible element_shape"), None, handle)
+        v = v.declaring(declared)
+    else:
+        require_shape(
+            ctx, v, declared, "Trying to read an uninitialized tensor but element_shape is not fully defined and no list element is set"
+        )
     x = dense(ctx, v)
-    _merge(ctx, _declared(ctx, shape), x.dims[1:], "Incompatible element_shape in TensorListGetItem")
+    merge_shapes(ctx, declared_shape(ctx, shape), x.dims[1:], "Incompatible element_shape in TensorListGetItem")
     starts = _checked_index(ctx, v, index, "access")
     starts += [ctx.scalar(0, index.dtype)] * (x.rank - 1)
     return ctx.b.reshape(ctx.b.dynamic_slice(x, starts, (1, *x.dims[1:])), x.dims[1:])
@@ -176,29 +234,49 @@ def get_item(ctx: LoweringContext, node: NodeView, handle: Value, index: Value, 
 def set_item(ctx: LoweringContext, node: NodeView, handle: Value, index: Value, item: Value) -> Value:
     """The list with element ``index`` replaced."""
     v = as_list(handle)
-    if node.attr("resize_if_index_out_of_bounds", False):
-        raise Unsupported("ATTR", "a list that grows where it is written is not compiled")
     if v.dtype is not item.dtype:
         raise Unsupported("INVALID", "the list has elements of another type")
-    message = "Trying to set a tensor of an incompatible shape in a TensorList"
-    if v.element_dims is None:
-        merged = _merge(ctx, v.declared, item.dims, message)
-        v = TensorList(v.dtype, v.length, merged, None, handle)
-        x = ctx.b.zeros(v.dtype, (v.length, *item.dims))
-    else:
-        x = dense(ctx, v)
-        if len(x.dims) - 1 != item.rank:
-            raise Unsupported("SHAPE", "the elements of a TensorList have different ranks")
-        for a, b in zip(x.dims[1:], item.dims, strict=True):
-            if ctx.env.is_equal(a, b) is not True:
-                declared = v.declared is not None and all(d is not None for d in v.declared)
-                if not declared:
-                    raise Unsupported("SHAPE", f"the elements of a TensorList have different shapes: {a} and {b}")
-                ctx.check_dims_eq(a, b, message=message)
-        item = ctx.cast_dims(item, x.dims[1:])
-    starts = _checked_index(ctx, v, index, "modify") + [ctx.scalar(0, index.dtype)] * (x.rank - 1)
+    grows = bool(node.attr("resize_if_index_out_of_bounds", False))
+    v, item = with_room_for(ctx, v, item, "Trying to set a tensor of an incompatible shape in a TensorList")
+    x = dense(ctx, v)
     row = ctx.b.reshape(item, (1, *item.dims))
-    return as_list(handle).with_stack(ctx.b.dynamic_update_slice(x, row, starts))
+    starts = _grown_index(ctx, v, index) if grows else _checked_index(ctx, v, index, "modify")
+    starts += [ctx.scalar(0, index.dtype)] * (x.rank - 1)
+    filled = v.filled
+    if grows:
+        known = ctx.dims_of(starts[0])
+        at = known[0] if known is not None else ctx.fresh_dim(starts[0])
+        filled = filled and ctx.env.is_nonneg(v.length - at) is True  # an element between is never set otherwise
+        length = dmax(v.length, at + 1)
+        if ctx.env.is_equal(length, v.length) is not True:
+            room = [length - v.length] + [Dim.of(0)] * (x.rank - 1)
+            none = [0] * x.rank
+            x = ctx.b.pad(x, ctx.scalar(0, x.dtype), none, room, none)
+    return v.with_stack(ctx.b.dynamic_update_slice(x, row, starts), filled=filled, any_set=True)
+
+
+def with_room_for(ctx: LoweringContext, v: TensorList, item: Value, message: str) -> tuple[TensorList, Value]:
+    """The list and an element that goes into it, both of one shape: the list's if it is known, else the element's."""
+    if v.element_dims is None:
+        merge_shapes(ctx, v.declared, item.dims, message)
+        return v.with_stack(ctx.b.zeros(v.dtype, (v.length, *item.dims))), item
+    dims = dense(ctx, v).dims[1:]
+    if len(dims) != item.rank:
+        raise Unsupported("SHAPE", "the elements of a TensorList have different ranks")
+    for a, b in zip(dims, item.dims, strict=True):
+        if ctx.env.is_equal(a, b) is not True:
+            if not v.is_declared:
+                raise Unsupported("SHAPE", f"the elements of a TensorList have different shapes: {a} and {b}")
+            ctx.check_dims_eq(a, b, message=message)
+    return v, ctx.cast_dims(item, dims)
+
+
+def _grown_index(ctx: LoweringContext, v: TensorList, index: Value) -> list[Value]:
+    """The start of element ``index``, which may lie behind the list's end."""
+    if index.rank:
+        raise Unsupported("INVALID", "the index of modify must be a scalar")
+    ctx.check(ctx.b.compare(index, ctx.scalar(0, index.dtype), "GE"), message="Trying to modify an element outside of the list")
+    return [index]
 
 
 @lowering("TensorListLength", limits=_LIMITS)
@@ -207,4 +285,4 @@ def length(ctx: LoweringContext, _node: NodeView, handle: Value) -> Value:
     return ctx.dim(as_list(handle).length, DType.I32)
 
 
-__all__ = ["TensorList", "as_list", "dense"]
+__all__ = ["LIST_OPS", "LIST_RULES", "TensorList", "as_list", "declared_shape", "dense", "merge_shapes", "require_shape", "with_room_for"]
