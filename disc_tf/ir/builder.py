@@ -446,6 +446,16 @@ class Builder:
         indices, taken, count = self.create("disc.nms", [data, scores, threshold, least, sigma], attrs).results
         return indices, taken, count
 
+    def partition(self, ids: Value, parts: int) -> tuple[Value, Value]:
+        """The positions of `ids` (i32, [n]) that are 0 in their order, then those that are 1 ... (i64 [n]), and how many of each there are
+        (i64 [parts]). Ids out of range are in no part."""
+        order, counts = self.create("disc.partition", [ids], {"parts": parts}).results
+        return order, counts
+
+    def search(self, lines: Value, values: Value, side: str, index_type: DType = DType.I32) -> Value:
+        """Where `values [b, m]` belong in the ascending `lines [b, n]`: before (side lower) or behind (upper) their equals."""
+        return self.create1("disc.search", [lines, values], side=side, index_type=index_type.ir_name)
+
     def unique(
         self, rows: Value, index_type: DType = DType.I64, distinct_zeros: bool = False
     ) -> tuple[Value, Value, Value, Value]:

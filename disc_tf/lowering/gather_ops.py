@@ -1,4 +1,4 @@
-"""Gather, GatherNd, OneHot, the scatters, DynamicStitch. An index out of range is INVALID_ARGUMENT, as on TF's CPU."""
+"""Gather, GatherNd, OneHot, the scatters. An index out of range is INVALID_ARGUMENT, as on TF's CPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
-from disc_tf.lowering.content import constant_int, require_broadcastable, scalar_dim
+from disc_tf.lowering.content import constant_int, scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
-from disc_tf.lowering.join_split import concat
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, INTS, NUMBERS, lowering
 from disc_tf.lowering.shape_ops import shape_operand
@@ -287,7 +286,7 @@ def tensor_scatter_sub(
     return _scatter(ctx, x, indices, ctx.b.negate(updates), "add", node.op)
 
 
-# ---- OneHot, DynamicStitch -------------------------------------------------------------------------------
+# ---- OneHot ----------------------------------------------------------------------------------------------
 
 
 @lowering("OneHot", dtypes={"T": ALL, "TI": INTS})
@@ -311,47 +310,3 @@ def one_hot(
     spread = ctx.b.broadcast_in_dim(wide, dims, [i for i in range(len(dims)) if i != at])
     hit = ctx.b.compare(spread, ctx.b.iota(dtype, dims, at), "EQ")
     return ctx.b.select(hit, ctx.broadcast_to(on, dims), ctx.broadcast_to(off, dims))
-
-
-@lowering(
-    "DynamicStitch",
-    "ParallelDynamicStitch",
-    dtypes=ALL,
-    limits="indices are constant and leave no row of the result out",
-)
-def dynamic_stitch(ctx: LoweringContext, node: NodeView, *args: Value) -> Value:
-    """Rows of the data operands placed at constant indices; of several for one place the last stays."""
-    count = len(args) // 2
-    contents: list[np.ndarray] = []
-    for v in args[:count]:
-        known = ctx.constant(v)
-        if known is None:
-            raise Unsupported("NOT_CONSTANT", f"the indices of {node.op} are not known at compile time")
-        contents.append(known)
-    rows: list[Value] = []
-    row_dims: Sequence[Dim] | None = None
-    for content, data in zip(contents, args[count:], strict=True):
-        if data.rank < content.ndim:
-            raise invalid(f"data of {node.op} must start with the shape of its indices")
-        for n, d in zip(content.shape, data.dims, strict=False):
-            ctx.check_dims_eq(d, n, message=f"data of {node.op} must start with the shape of its indices")
-        rest = data.dims[content.ndim :]
-        row_dims = rest if row_dims is None else row_dims
-        if len(rest) != len(row_dims):
-            raise invalid(f"data of {node.op} must agree in the shape after that of their indices")
-        require_broadcastable(
-            ctx, rest, row_dims, f"data of {node.op} must agree in the shape after their indices"
-        )
-        rows.append(ctx.b.reshape(data, [content.size, *rest]))
-    flat = np.concatenate([c.reshape(-1) for c in contents]) if contents else np.zeros(0, np.int64)
-    source = {int(place): n for n, place in enumerate(flat)}  # the last one wins
-    if any(place < 0 for place in source):
-        raise invalid(f"indices of {node.op} must not be negative")
-    length = max(source, default=-1) + 1
-    if len(source) != length:
-        raise Unsupported("ATTR", f"{node.op} leaves rows of its result undefined")
-    joined = concat(ctx, rows, 0)
-    order = [source[place] for place in range(length)]
-    if order == list(range(int(product(joined.dims[:1])))):
-        return joined
-    return gather(ctx, joined, ctx.const(np.array(order, np.int32)), 0, 0)

@@ -146,16 +146,6 @@ def test_one_hot_of_bytes_deeper_than_a_byte():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "indices", [[[0, 1], [2]], [[2, 0], [1, 1]], [[0], [0, 1, 2]], [[[1, 0]], [2]], [0, [1, 2]]], ids=str
-)
-@pytest.mark.parametrize("op", ["DynamicStitch", "ParallelDynamicStitch"])
-def test_dynamic_stitch(indices, op):
-    ids = [np.array(i, np.int32) for i in indices]
-    data = [array((*i.shape, 3), F32, k) for k, i in enumerate(ids)]
-    check_op(op, indices=ids, data=data, const=["indices"])
-
-
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("shape", [(7,), (0,), (1,), (3, 4), (2, 0, 3)], ids=str)

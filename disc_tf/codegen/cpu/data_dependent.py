@@ -35,6 +35,22 @@ def emit_nonzero(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
     return _call(ctx, "nonzero", [x, *targets_of(fusion, op), work], [total, x.rank, *x.dims])
 
 
+def emit_partition(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
+    """Library function ``partition``."""
+    (ids,) = op.operands
+    parts = op.attrs["parts"]
+    work = Temp("partition_next", Dim.of(parts * 8))
+    return _call(ctx, "partition", [ids, *targets_of(fusion, op), work], [ids.dims[0], parts])
+
+
+def emit_search(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
+    """Library function ``search``."""
+    line, values = op.operands
+    upper = int(op.attrs["side"] == "upper")
+    scalars = [dtype_code(line), *line.dims, values.dims[1], upper, op.result.dtype.bytes]
+    return _call(ctx, "search", [line, values, *targets_of(fusion, op)], scalars)
+
+
 def emit_unique(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
     """Library function ``unique``."""
     (x,) = op.operands

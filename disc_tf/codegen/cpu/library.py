@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.context import EmitContext
-from disc_tf.codegen.cpu.data_dependent import emit_nms, emit_nonzero, emit_unique
+from disc_tf.codegen.cpu.data_dependent import emit_nms, emit_nonzero, emit_partition, emit_search, emit_unique
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.scan import emit_scan
 from disc_tf.codegen.cpu.scatter import emit_scatter
@@ -25,7 +25,9 @@ OP_EMITTERS: dict[str, OpEmitter] = {
     "disc.fill_rows": emit_fill_rows,
     "disc.nms": emit_nms,
     "disc.nonzero": emit_nonzero,
+    "disc.partition": emit_partition,
     "disc.scan": emit_scan,
+    "disc.search": emit_search,
     "disc.segment": emit_segment,
     "disc.topk": emit_topk,
     "disc.unique": emit_unique,

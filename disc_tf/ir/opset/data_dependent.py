@@ -1,6 +1,6 @@
-"""Ops whose results' size depends on data: disc.nonzero, disc.unique.
+"""Ops whose results' size depends on data: disc.nonzero, disc.partition, disc.unique; and disc.search in sorted lines.
 
-They all have one form: results padded along their first dimension to a bound that is a `Dim` known before the op, and an i64
+The former have one form: results padded along their first dimension to a bound that is a `Dim` known before the op, and an i64
 scalar that says how many rows are meant. Who creates the op binds the count to a symbol (`disc.bind_dim`) and slices. The rows
 behind the count are undefined; the references make them zero.
 """
@@ -84,6 +84,57 @@ def _unique_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) ->
     return [padded, index.astype(dtype), counts.astype(dtype), np.array(len(first), np.int64)]
 
 
+# ---- partition, search ----------------------------------------------------------------------------------------------
+
+
+def _infer_partition(i: InferInput) -> list[Type]:
+    ids = i.tensor(0)
+    if ids.dtype is not DType.I32 or ids.rank != 1 or i.attrs["parts"] < 1:
+        raise i.fail("needs a vector of i32 and one part or more")
+    return [TensorType(DType.I64, ids.dims), TensorType(DType.I64, (Dim.of(i.attrs["parts"]),))]
+
+
+def _partition_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> list[np.ndarray]:
+    ids, parts = inputs[0], op.attrs["parts"]
+    where = [np.nonzero(ids == k)[0] for k in range(parts)]
+    return [pad_rows(np.concatenate(where), ids.size).astype(np.int64), np.array([w.size for w in where], np.int64)]
+
+
+def _infer_search(i: InferInput) -> list[Type]:
+    line, values = i.tensors()
+    i.same_dtype((line, values))
+    if line.rank != 2 or values.rank != 2 or i.differ(line.dims[0], values.dims[0]):
+        raise i.fail("needs two tensors of rank 2 with the same first dimension")
+    return [TensorType(DType.from_name(i.attrs["index_type"]), values.dims)]
+
+
+def _bound(line: np.ndarray, x: np.generic, upper: bool) -> int:
+    """std::lower_bound or std::upper_bound, step for step: the answer counts where the line is not sorted or has NaNs."""
+    first, length = 0, len(line)
+    while length:
+        half = length // 2
+        middle = line[first + half]
+        if (not x < middle) if upper else middle < x:
+            first, length = first + half + 1, length - half - 1
+        else:
+            length = half
+    return first
+
+
+def _search_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> list[np.ndarray]:
+    lines, values = inputs
+    upper = op.attrs["side"] == "upper"
+    found = [[_bound(line, x, upper) for x in row] for line, row in zip(lines, values, strict=True)]
+    return [np.array(found, np.int64).reshape(values.shape).astype(op.result.dtype.np)]
+
+
+register(OpDef("disc.partition", 1, _infer_partition, _partition_reference, {"parts": Attr("int")}))
+register(
+    OpDef(
+        "disc.search", 2, _infer_search, _search_reference,
+        {"side": Attr("str", ("lower", "upper")), "index_type": Attr("str", ("i32", "i64"))},
+    )
+)  # fmt: skip
 register(OpDef("disc.nonzero", 1, _infer_nonzero, _nonzero_reference))
 register(
     OpDef(

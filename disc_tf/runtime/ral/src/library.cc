@@ -14,6 +14,8 @@ constexpr Entry kFunctions[] = {
     {"fill_rows", library_fill_rows},
     {"nms", library_nms},
     {"nonzero", library_nonzero},
+    {"partition", library_partition},
+    {"search", library_search},
     {"sort", library_sort},
     {"topk", library_topk},
     {"unique", library_unique},

@@ -26,6 +26,8 @@ int32_t library_topk(disc_context*, void* const* args, const int64_t* scalars);
 
 // library_data.cc
 int32_t library_nonzero(disc_context*, void* const* args, const int64_t* scalars);
+int32_t library_partition(disc_context*, void* const* args, const int64_t* scalars);
+int32_t library_search(disc_context*, void* const* args, const int64_t* scalars);
 int32_t library_unique(disc_context*, void* const* args, const int64_t* scalars);
 
 }  // namespace disc

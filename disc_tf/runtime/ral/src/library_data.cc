@@ -9,6 +9,7 @@
 #include "artifact.h"
 #include "disc_ral.h"
 #include "library.h"
+#include "narrow_float.h"
 #include "run.h"
 
 namespace disc {
@@ -180,6 +181,77 @@ int64_t number_rows(const Rows& x, int64_t n, int64_t* first, Index* index, Inde
   return found;
 }
 
+// ---- partition ----------------------------------------------------------------------------------------------------
+
+enum { kPartitionRows, kParts };
+
+// ---- search -------------------------------------------------------------------------------------------------------
+
+enum { kSearchDtype, kSearchLines, kSearchLength, kSearchValues, kUpper, kSearchIndexBytes };
+
+struct Half {
+  uint16_t bits;
+  float value() const { return half_to_float(bits); }
+};
+
+struct Bfloat {
+  uint16_t bits;
+  float value() const { return bfloat_to_float(bits); }
+};
+
+template <typename T>
+bool less(T a, T b) { return a < b; }
+bool less(Half a, Half b) { return a.value() < b.value(); }
+bool less(Bfloat a, Bfloat b) { return a.value() < b.value(); }
+
+// As std::lower_bound and std::upper_bound: the same steps, so the same answer where the line is not sorted.
+template <typename T>
+int64_t bound(const T* line, int64_t length, T x, bool upper) {
+  int64_t first = 0;
+  while (length > 0) {
+    const int64_t half = length / 2;
+    const T middle = line[first + half];
+    if (upper ? !less(x, middle) : less(middle, x)) {
+      first += half + 1;
+      length -= half + 1;
+    } else {
+      length = half;
+    }
+  }
+  return first;
+}
+
+template <typename T>
+void search_lines(const disc_kernel_args* a, int64_t begin, int64_t end) {
+  const int64_t* s = a->scalars;
+  const auto* sorted = static_cast<const T*>(a->bufs[0]);
+  const auto* values = static_cast<const T*>(a->bufs[1]);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t found = bound(sorted + i / s[kSearchValues] * s[kSearchLength], s[kSearchLength], values[i], s[kUpper] != 0);
+    if (s[kSearchIndexBytes] == 8)
+      static_cast<int64_t*>(a->bufs[2])[i] = found;
+    else
+      static_cast<int32_t*>(a->bufs[2])[i] = static_cast<int32_t>(found);
+  }
+}
+
+void search_any(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  switch (a->scalars[kSearchDtype]) {
+    case DISC_F16: return search_lines<Half>(a, begin, end);
+    case DISC_BF16: return search_lines<Bfloat>(a, begin, end);
+    case DISC_F32: return search_lines<float>(a, begin, end);
+    case DISC_F64: return search_lines<double>(a, begin, end);
+    case DISC_I8: return search_lines<int8_t>(a, begin, end);
+    case DISC_I16: return search_lines<int16_t>(a, begin, end);
+    case DISC_I32: return search_lines<int32_t>(a, begin, end);
+    case DISC_I64: return search_lines<int64_t>(a, begin, end);
+    case DISC_U8: case DISC_BOOL: return search_lines<uint8_t>(a, begin, end);
+    case DISC_U16: return search_lines<uint16_t>(a, begin, end);
+    case DISC_U32: return search_lines<uint32_t>(a, begin, end);
+    default: return search_lines<uint64_t>(a, begin, end);
+  }
+}
+
 }  // namespace
 
 // nonzero: args mask (bool), indices (i64 [total, rank]), count (i64), work (i64 [chunks of 65536 + 1]); scalars total, rank, dims...
@@ -224,6 +296,36 @@ int32_t library_unique(disc_context* context, void* const* args, const int64_t* 
   }
   std::memcpy(args[4], &found, sizeof(found));
   return 0;
+}
+
+// partition: args ids (i32 [rows]), order (i64 [rows]), counts (i64 [parts]), work (i64 [parts]); scalars rows, parts. The rows of part 0 in
+// their order, then those of part 1 ...; ids outside of [0, parts) are in no part, what lies behind the last part's rows is zero.
+int32_t library_partition(disc_context*, void* const* args, const int64_t* s) {
+  const int64_t n = s[kPartitionRows], parts = s[kParts];
+  const auto* ids = static_cast<const int32_t*>(args[0]);
+  auto *order = static_cast<int64_t*>(args[1]), *counts = static_cast<int64_t*>(args[2]), *next = static_cast<int64_t*>(args[3]);
+  const auto is_part = [parts](int32_t id) { return id >= 0 && id < parts; };
+  std::fill_n(counts, parts, 0);
+  for (int64_t i = 0; i < n; ++i)
+    if (is_part(ids[i])) ++counts[ids[i]];
+  int64_t at = 0;
+  for (int64_t k = 0; k < parts; ++k) {
+    next[k] = at;
+    at += counts[k];
+  }
+  std::fill(order + at, order + n, 0);
+  for (int64_t i = 0; i < n; ++i)  // the bound holds for ids that change meanwhile, too
+    if (is_part(ids[i]) && next[ids[i]] < n) order[next[ids[i]]++] = i;
+  return 0;
+}
+
+// search: args sorted [lines, length], values [lines, values], positions [lines, values]; scalars dtype, lines, length, values, whether the
+// upper bound is wanted (0, 1), bytes of a position (4, 8).
+int32_t library_search(disc_context* context, void* const* args, const int64_t* s) {
+  if (dtype_size(static_cast<int32_t>(s[kSearchDtype])) == 0) return context->fail_internally(kInternal, "search: unknown dtype");
+  if (s[kSearchLines] <= 0 || s[kSearchValues] <= 0) return 0;
+  const disc_kernel_args a{args, s, context->error_cell()};
+  return context->parallel_for(search_any, &a, s[kSearchLines] * s[kSearchValues], 512, 0);
 }
 
 }  // namespace disc
