@@ -104,13 +104,19 @@ class Combiner:
 
 
 def run_region(b: FnBuilder, block: Block, known: dict[Value, V]) -> list[V]:
-    """Evaluate a region of scalar elementwise ops on lanes."""
+    """Evaluate a region of scalar elementwise ops on lanes. Constants may lie in the region or, shared with others, outside of it."""
+
+    def value(v: Value) -> V:
+        if v not in known:
+            number = known_splat(v)
+            if number is None and (v.op is None or v.op.name != "constant"):
+                raise ValueError(f"a region that combines elements reads {v} of the function around it")
+            known[v] = const(0 if number is None else number, lanes.reg_elem(v.dtype))
+        return known[v]
+
     for op in block.ops:
         if op.name == "return":
-            return [known[v] for v in op.operands]
-        if op.name == "constant":
-            number = known_splat(op.result)
-            known[op.result] = const(0 if number is None else number, lanes.reg_elem(op.result.dtype))
-        else:
-            known[op.result] = lane_ops.emit(b, op, [known[v] for v in op.operands])
+            return [value(v) for v in op.operands]
+        if op.name != "constant":
+            known[op.result] = lane_ops.emit(b, op, [value(v) for v in op.operands])
     raise ValueError("region has no return")

@@ -1,0 +1,162 @@
+"""MaxPoolWithArgmax, and the gradients of MaxPool and AvgPool."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from disc_tf.ir.builder import Builder
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim, dmax, product
+from disc_tf.ir.types import DType, TensorType
+from disc_tf.lowering.content import constant_ints, element_dims
+from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.convolution import Padding, paddings, spatial_ints
+from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.numerics import convert, lowest, widen
+from disc_tf.lowering.pooling import _count
+from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
+from disc_tf.lowering.shapes import invalid
+
+_LAST = "channels last"
+
+
+def _window(node: NodeView, ksize: Sequence[int], strides: Sequence[int], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Window and strides of the spatial axes, channels last."""
+    if node.attr("data_format", "NHWC" if rank == 4 else "NDHWC") not in ("NHWC", "NDHWC"):
+        raise Unsupported("ATTR", f"{node.op} with data_format {node.attr('data_format')}: TF has no CPU kernel")
+    views = [NodeView(node.name, node.op, (), {"list": list(v)}) for v in (ksize, strides)]
+    window, steps = (spatial_ints(v, "list", rank - 2, False) for v in views)
+    return window, steps
+
+
+def _argmax(
+    ctx: LoweringContext, x: Value, window: Sequence[int], steps: Sequence[int], pads: Sequence[Padding]
+) -> tuple[Value, Value]:
+    """(the greatest element of each window, its position ``row * width + column`` i64): the first of equal ones; a NaN is greater than
+    nothing and less than nothing, so that it stays where it comes first."""
+    b = ctx.b
+    width = ctx.broadcast_to(ctx.dim(x.dims[2]), x.dims)
+    position = b.add(b.multiply(b.iota(DType.I64, x.dims, 1), width), b.iota(DType.I64, x.dims, 2))
+
+    def greater(r: Builder, acc: Value, at: Value, v: Value, here: Value) -> list[Value]:
+        better = r.or_(r.compare(at, 0, "LT"), r.compare(v, acc, "GT"))
+        # What is not there (padding) has the initial position.
+        better = r.and_(better, r.compare(here, 0, "GE"))
+        return [r.select(better, v, acc), r.select(better, here, at)]
+
+    types = [TensorType.of(x.dtype), TensorType.of(DType.I64)]
+    region = b.region(types * 2, greater, "acc", "at", "x", "here")
+    least = -math.inf if x.dtype.is_float else lowest(x.dtype)
+    zero = Dim.of(0)
+    found = b.reduce_window(
+        [x, position], [ctx.scalar(least, x.dtype), ctx.scalar(-1, DType.I64)], region, (1, *window, 1), (1, *steps, 1),
+        (zero, *(p.low for p in pads), zero), (zero, *(p.high for p in pads), zero),
+        dims=(x.dims[0], *(p.out for p in pads), x.dims[-1]),
+    )  # fmt: skip
+    return found[0], found[1]
+
+
+def _flat_index(ctx: LoweringContext, position: Value, x: Value, batch: bool) -> Value:
+    """``(position * channels + channel)``, plus the image's place in the batch."""
+    b, dims = ctx.b, position.dims
+
+    def number(d: Dim) -> Value:
+        return ctx.broadcast_to(ctx.dim(d), dims)
+
+    out = b.add(b.multiply(position, number(x.dims[3])), b.iota(DType.I64, dims, 3))
+    if batch:
+        out = b.add(out, b.multiply(b.iota(DType.I64, dims, 0), number(product(x.dims[1:]))))
+    return out
+
+
+@lowering("MaxPoolWithArgmax", dtypes={"T": NUMBERS, "Targmax": {DType.I32, DType.I64}})
+def max_pool_with_argmax(ctx: LoweringContext, node: NodeView, x: Value) -> list[Value]:
+    """The greatest of each window and its flat index, in the image or (``include_batch_in_index``) in the batch."""
+    if x.rank != 4:
+        raise invalid(f"tensor_in must be 4-dimensional: {x.type}")
+    for d in x.dims:
+        ctx.check_dim_cond(d, "GT", 0, message="tensor_in must not be empty")
+    window, steps = _window(node, node.ints("ksize"), node.ints("strides"), 4)
+    pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1, 1), False)
+    value, position = _argmax(ctx, x, window, steps, pads)
+    index = _flat_index(ctx, position, x, bool(node.attr("include_batch_in_index", False)))
+    return [value, convert(ctx, index, node.dtype("Targmax", DType.I64))]
+
+
+def _max_pool_grad(
+    ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Sequence[int], strides: Sequence[int]
+) -> Value:  # fmt: skip
+    for v in (x, y, grad):
+        if v.rank != 4:
+            raise invalid(f"operands of {node.op} must be 4-dimensional: {v.type}")
+    window, steps = _window(node, ksize, strides, 4)
+    pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1, 1), False)
+    wanted = (x.dims[0], *(p.out for p in pads), x.dims[3])
+    for name, v in (("orig_output", y), ("grad", grad)):
+        for have, want in zip(v.dims, wanted, strict=True):
+            ctx.check_dims_eq(have, want, message=f"Expected {name} shape to be {[str(d) for d in wanted]}, but got {v.type}")
+    grad = ctx.cast_dims(grad, wanted)
+    _, position = _argmax(ctx, x, window, steps, pads)
+    index = ctx.b.reshape(_flat_index(ctx, position, x, True), (product(wanted), 1))
+    (out,) = ctx.b.scatter(
+        [ctx.full(0, grad.dtype, (product(x.dims),))], index, [ctx.b.reshape(grad, (product(wanted),))], "add",
+        update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
+    )  # fmt: skip
+    return ctx.b.reshape(out, x.dims)
+
+
+@lowering("MaxPoolGrad", dtypes=NUMBERS, limits=_LAST)
+def max_pool_grad(ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value) -> Value:
+    """Each gradient goes to the greatest element of its window."""
+    return _max_pool_grad(ctx, node, x, y, grad, node.ints("ksize"), node.ints("strides"))
+
+
+@lowering("MaxPoolGradV2", dtypes=NUMBERS, limits=f"{_LAST}; ksize and strides are constant")
+def max_pool_grad_v2(ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Value, strides: Value) -> Value:
+    """MaxPoolGrad with window and strides as operands."""
+    sizes, steps = (constant_ints(ctx, v, f"{what} of MaxPoolGradV2") for v, what in ((ksize, "ksize"), (strides, "strides")))
+    return _max_pool_grad(ctx, node, x, y, grad, sizes, steps)
+
+
+@lowering("AvgPoolGrad", "AvgPool3DGrad", dtypes=FLOATS, limits=_LAST)
+def avg_pool_grad(ctx: LoweringContext, node: NodeView, shape: Value, grad: Value) -> Value:
+    """Each gradient is shared out among the elements of its window. 16-bit floats are summed in f32."""
+    rank = 4 if node.op == "AvgPoolGrad" else 5
+    if grad.rank != rank:
+        raise invalid(f"out_backprop must be {rank}-dimensional: {grad.type}")
+    dims = element_dims(ctx, shape, "orig_input_shape")
+    if len(dims) != rank:
+        raise invalid(f"orig_input_shape must be 1-dimensional and {rank} elements")
+    for d in dims:
+        ctx.check_dim_cond(d, "GE", 0, message="orig_input_shape must be non-negative")
+    dims = [ctx.plain_dim(d) for d in dims]
+    window, steps = _window(node, node.ints("ksize"), node.ints("strides"), rank)
+    if rank == 5 and node.attr("padding") == "SAME" and any(s > k for s, k in zip(steps, window, strict=True)):
+        raise Unsupported("ATTR", f"{node.op} with padding SAME and strides {steps} greater than the window {window}")
+    pads = paddings(ctx, node, dims[1:-1], window, steps, (1,) * (rank - 2), False)
+    wanted = (dims[0], *(p.out for p in pads), dims[-1])
+    for have, want in zip(grad.dims, wanted, strict=True):
+        ctx.check_dims_eq(have, want, message=f"Expected grad shape to be {[str(d) for d in wanted]}, but got {grad.type}")
+    b = ctx.b
+    part = widen(ctx, ctx.cast_dims(grad, wanted))
+    full = 1
+    count: Value | None = None
+    for axis, (pad, extent, size, step) in enumerate(zip(pads, dims[1:-1], window, steps, strict=True), 1):
+        n = _count(ctx, pad, extent, size, step, part.dtype)
+        if n is None:
+            full *= size
+            continue
+        along = b.broadcast_in_dim(n, part.dims, (axis,))
+        count = along if count is None else b.multiply(count, along)
+    whole = ctx.splat(float(full), part)
+    part = b.divide(part, whole if count is None else b.multiply(count, whole))
+    low, high = [Dim.of(0)] * rank, [Dim.of(0)] * rank
+    for axis, (pad, extent, size, step) in enumerate(zip(pads, dims[1:-1], window, steps, strict=True), 1):
+        low[axis] = size - 1 - pad.low
+        high[axis] = extent + (size - 1) - dmax((pad.out - 1) * step + 1, 0) - low[axis]
+    out = b.reduce_window(
+        [part], [ctx.scalar(0, part.dtype)], "add", (1, *window, 1), None, low, high, base_dilations=(1, *steps, 1), dims=dims
+    )[0]  # fmt: skip
+    return convert(ctx, out, grad.dtype)
