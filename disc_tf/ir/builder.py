@@ -429,6 +429,25 @@ class Builder:
         rows that has none: indices and values padded to n + rows, which rows were empty, where each entry went, and the count."""
         return self.create("disc.fill_rows", [indices, values, default], {"rows": Dim.of(rows)}).results
 
+    # ---- linear algebra on [batch, n, n] and [batch, n, sides], f32 and f64 -------------------------------------
+
+    def cholesky(self, a: Value) -> Value:
+        """The lower factor of the lower triangle of each matrix; NaN there if it has none."""
+        return self.create1("disc.cholesky", [a])
+
+    def lu(self, a: Value) -> tuple[Value, Value, Value]:
+        """L (unit diagonal, not stored) and U in one matrix, the order of the rows (i32), and whether it is odd. Partial pivoting."""
+        factors, order, odd = self.create("disc.lu", [a]).results
+        return factors, order, odd
+
+    def lu_solve(self, factors: Value, order: Value, b: Value, transpose: bool = False) -> Value:
+        """Solves with what `lu` gave, or with the transposed matrix."""
+        return self.create1("disc.lu_solve", [factors, order, b], transpose=transpose)
+
+    def triangular_solve(self, a: Value, b: Value, lower: bool, transpose: bool = False) -> Value:
+        """Solves with the lower or upper triangle of `a`, or with its transpose."""
+        return self.create1("disc.triangular_solve", [a, b], lower=lower, transpose=transpose)
+
     # ---- results whose size depends on data: padded to a bound, with a count ------------------------------------
 
     def nonzero(self, mask: Value) -> tuple[Value, Value]:

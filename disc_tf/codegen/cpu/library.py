@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu.data_dependent import emit_nms, emit_nonzero, emit_partition, emit_search, emit_unique
 from disc_tf.codegen.cpu.emit import emitter
+from disc_tf.codegen.cpu.linalg import emit_linalg
 from disc_tf.codegen.cpu.scan import emit_scan
 from disc_tf.codegen.cpu.scatter import emit_scatter
 from disc_tf.codegen.cpu.segments import emit_fill_rows, emit_segment
@@ -22,7 +23,10 @@ from disc_tf.ir.core import Op
 
 OpEmitter = Callable[[Fusion, Op, EmitContext], Sequence[Kernel | LibraryCall]]
 OP_EMITTERS: dict[str, OpEmitter] = {
+    "disc.cholesky": emit_linalg,
     "disc.fill_rows": emit_fill_rows,
+    "disc.lu": emit_linalg,
+    "disc.lu_solve": emit_linalg,
     "disc.nms": emit_nms,
     "disc.nonzero": emit_nonzero,
     "disc.partition": emit_partition,
@@ -30,6 +34,7 @@ OP_EMITTERS: dict[str, OpEmitter] = {
     "disc.search": emit_search,
     "disc.segment": emit_segment,
     "disc.topk": emit_topk,
+    "disc.triangular_solve": emit_linalg,
     "disc.unique": emit_unique,
     "reduce_window": emit_reduce_window,
     "scatter": emit_scatter,

@@ -6,6 +6,7 @@ from disc_tf.ir.opset import (  # noqa: F401  (they register)
     data_dependent,
     elementwise,
     indexing,
+    linalg,
     nms,
     reductions,
     segments,

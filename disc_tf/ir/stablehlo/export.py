@@ -471,6 +471,11 @@ def _data_dependent(x: _FunctionExporter, op: Op) -> None:
     x.custom_call(op)
 
 
+@_handles("disc.cholesky", "disc.lu", "disc.lu_solve", "disc.triangular_solve")
+def _linalg(x: _FunctionExporter, op: Op) -> None:
+    x.custom_call(op)
+
+
 @_handles("disc.segment", "disc.fill_rows")
 def _segments(x: _FunctionExporter, op: Op) -> None:
     x.custom_call(op)

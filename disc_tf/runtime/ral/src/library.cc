@@ -11,13 +11,17 @@ struct Entry {
 };
 
 constexpr Entry kFunctions[] = {
+    {"cholesky", library_cholesky},
     {"fill_rows", library_fill_rows},
+    {"lu", library_lu},
+    {"lu_solve", library_lu_solve},
     {"nms", library_nms},
     {"nonzero", library_nonzero},
     {"partition", library_partition},
     {"search", library_search},
     {"sort", library_sort},
     {"topk", library_topk},
+    {"triangular_solve", library_triangular_solve},
     {"unique", library_unique},
 };
 

@@ -17,6 +17,12 @@ LibraryFunction find_library_function(const char* name);
 // library_sparse.cc
 int32_t library_fill_rows(disc_context*, void* const* args, const int64_t* scalars);
 
+// library_linalg.cc
+int32_t library_cholesky(disc_context*, void* const* args, const int64_t* scalars);
+int32_t library_lu(disc_context*, void* const* args, const int64_t* scalars);
+int32_t library_lu_solve(disc_context*, void* const* args, const int64_t* scalars);
+int32_t library_triangular_solve(disc_context*, void* const* args, const int64_t* scalars);
+
 // library_nms.cc
 int32_t library_nms(disc_context*, void* const* args, const int64_t* scalars);
 
