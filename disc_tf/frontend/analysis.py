@@ -15,6 +15,7 @@ from disc_tf.frontend.asserts import lower_assert
 from disc_tf.frontend.bodies import function_bodies
 from disc_tf.frontend.errors import LOWERING_CODES, GraphError, Reason
 from disc_tf.frontend.functions import must_compile
+from disc_tf.frontend.opdefs import CALL_OPS
 from disc_tf.frontend.graph import Graph, Node, TensorRef, frames, tensor_name
 from disc_tf.frontend.hints import DimHint
 from disc_tf.frontend.opaque import Shape, TfShapes
@@ -219,7 +220,7 @@ class _Walk:
         for port, value in enumerate(results):
             r.values[(node.name, port)] = value
         r.lowered.add(node.name)
-        if must_compile(node.attr):
+        if must_compile(node.attr) and node.op not in CALL_OPS:  # the rule of calls knows of XLA
             self._refuse(node, Reason("MUST_COMPILE", "belongs to XLA or to a replicated body"))
         elif not on_cpu(node.device):
             self._refuse(node, Reason("DEVICE", f"pinned to {node.device}"))

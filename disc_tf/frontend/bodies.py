@@ -6,26 +6,26 @@ from collections.abc import Callable
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.functions import Library, flag, has_effect, must_compile, read_body
+from disc_tf.frontend.functions import Library, flag, has_effect, jit_compiled, must_compile, read_body
 from disc_tf.lowering.bodies import FunctionBody
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 
 
-def function_bodies(graph_def: Any) -> Callable[[str], FunctionBody]:
+def function_bodies(graph_def: Any) -> Callable[..., FunctionBody]:
     """Function name -> body; read when first asked for. The result raises ``Unsupported`` with the reason for a body that must not be
-    lowered in place."""
+    lowered in place. ``jitted``: XLA is to compile the function as a whole, and the caller answers for doing so in XLA's place."""
     library = Library(graph_def)
-    known: dict[str, FunctionBody | Unsupported] = {}
+    known: dict[tuple[str, bool], FunctionBody | Unsupported] = {}
 
-    def find(name: str) -> FunctionBody:
-        found = known.get(name)
+    def find(name: str, jitted: bool = False) -> FunctionBody:
+        found = known.get((name, jitted))
         if found is None:
             try:
-                found = _read(library, name)
+                found = _read(library, name, jitted)
             except Unsupported as e:
                 found = e
-            known[name] = found
+            known[name, jitted] = found
         if isinstance(found, Unsupported):
             raise Unsupported(found.code, found.message)
         return found
@@ -33,11 +33,11 @@ def function_bodies(graph_def: Any) -> Callable[[str], FunctionBody]:
     return find
 
 
-def _read(library: Library, name: str) -> FunctionBody:
+def _read(library: Library, name: str, jitted: bool) -> FunctionBody:
     f = library.functions.get(name)
     if f is None:
         raise Unsupported("INVALID", f"function {name!r} is not in the library")
-    if flag(f.attr, "_noinline") or must_compile(f.attr):
+    if not (jitted and jit_compiled(f.attr)) and (flag(f.attr, "_noinline") or must_compile(f.attr)):
         raise Unsupported("ATTR", f"function {name!r} must not be inlined")
     if name in library.with_gradient:
         raise Unsupported("ATTR", f"function {name!r} has or is a registered gradient")

@@ -51,6 +51,11 @@ def must_compile(attrs: Mapping[str, Any]) -> bool:
     return any(flag(attrs, name) for name in _XLA_ATTRS)
 
 
+def jit_compiled(attrs: Mapping[str, Any]) -> bool:
+    """Whether XLA is to compile the call or function as a whole (``tf.function(jit_compile=True)``) and nothing else is asked for."""
+    return flag(attrs, "_XlaMustCompile") and not any(flag(attrs, name) for name in _XLA_ATTRS if name != "_XlaMustCompile")
+
+
 class Library:
     """The functions of a GraphDef by name."""
 

@@ -44,11 +44,14 @@ class FunctionBody:
         return port
 
 
-def body_of(ctx: LoweringContext, name: str) -> FunctionBody:
-    """The body of a library function. ``Unsupported`` with the reason if it cannot be lowered in place."""
+def body_of(ctx: LoweringContext, name: str, *, jitted: bool = False) -> FunctionBody:
+    """The body of a library function. ``Unsupported`` with the reason if it cannot be lowered in place.
+
+    jitted: a function that XLA compiles as a whole is taken as well.
+    """
     if ctx.functions is None:
         raise Unsupported("OP", f"the library with function {name!r} is not at hand")
-    return ctx.functions(name)
+    return ctx.functions(name, jitted=True) if jitted else ctx.functions(name)
 
 
 def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value], depth: int = 0) -> list[Value]:

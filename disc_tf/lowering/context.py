@@ -73,7 +73,7 @@ class LoweringContext:
         #: symbols of signed run-time scalars: bounds of expressions over them are not searched for (``content.signed_dim``)
         self.run_time: set[str] = set()
         #: bodies of library functions by name (`bodies.body_of`), None where there is no library
-        self.functions: Callable[[str], FunctionBody] | None = None
+        self.functions: Callable[..., FunctionBody] | None = None
 
     # ---- taking back --------------------------------------------------------------------------------------------
 
