@@ -1,0 +1,1 @@
+"""The model table: published architectures with random weights, at dynamic shapes, through the compiler (docs/models.md)."""
