@@ -15,11 +15,10 @@ from disc_tf.frontend.asserts import lower_assert
 from disc_tf.frontend.bodies import function_bodies
 from disc_tf.frontend.errors import LOWERING_CODES, GraphError, Reason
 from disc_tf.frontend.functions import must_compile
-from disc_tf.frontend.opdefs import CALL_OPS
 from disc_tf.frontend.graph import Graph, Node, TensorRef, frames, tensor_name
 from disc_tf.frontend.hints import DimHint
 from disc_tf.frontend.opaque import Shape, TfShapes
-from disc_tf.frontend.opdefs import CONTROL_FLOW, DT_RESOURCE, DT_VARIANT
+from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, DT_RESOURCE, DT_VARIANT
 from disc_tf.frontend.tensor_proto import Constant
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Value

@@ -34,7 +34,8 @@ def test_a_grouped_convolution_that_xla_compiles() -> None:
         return tf.nn.relu(grouped(tf.tanh(image)) + 0.5)
 
     c = case(model, spec("float32", None, None, None, 6))
-    check_graph(c, [[x(*dims, 6)] for dims in ((1, 1, 1), (2, 7, 5), (0, 4, 4), (3, 16, 9))], ["x86-64-v3"], Tolerance(ulps=32, relative_floor=1))
+    images = [[x(*dims, 6)] for dims in ((1, 1, 1), (2, 7, 5), (0, 4, 4), (3, 16, 9))]
+    check_graph(c, images, ["x86-64-v3"], Tolerance(ulps=32, relative_floor=1))
 
 
 def left(model: Any, *specs: Any) -> dict[str, str]:
