@@ -84,7 +84,7 @@ def _check_cluster(imported: Any, nodes: Sequence[str], program: Program, evalua
         return [Finding("compile", f"{type(e).__name__} {_skeleton(str(e))}", f"{type(e).__name__}: {e}")], 0
     out: list[Finding] = []
     done = 0
-    steps = [int(n[1:]) for n in nodes]
+    steps = [ref[0] for n in nodes if (ref := _ref((n, 0))) is not None]
     with load_executable(compiled.executable, target) as executable:
         for k, sizes in enumerate(program.sizes):
             values = [_value(evaluation, k, _ref(ref)) for ref in args]
@@ -110,10 +110,10 @@ def _check_cluster(imported: Any, nodes: Sequence[str], program: Program, evalua
             if any(g is not None and not (g[1] == _GUARD).all() for g in guards):
                 out.append(Finding("memory", "overrun", f"at {sizes}: bytes around a result were overwritten"))
             for ref, got in zip(results, answer, strict=True):
-                want = _value(evaluation, k, _ref(ref))
-                if want is None:
+                want = _value(evaluation, k, at := _ref(ref))
+                if want is None or at is None:
                     continue
-                i, p = _ref(ref)
+                i, p = at
                 problem = difference(want, got, evaluation.errors[k][i][p])
                 if problem:
                     out.append(Finding("result", "values", f"n{i}:{p} at {sizes}: {problem}"))
@@ -137,7 +137,7 @@ _GUARD = 0xA5
 _MARGIN = 512
 
 
-def _guarded(evaluation: Evaluation, k: int, ref: Ref) -> tuple[np.ndarray, np.ndarray] | None:
+def _guarded(evaluation: Evaluation, k: int, ref: Ref | None) -> tuple[np.ndarray, np.ndarray] | None:
     """An array for a result, and the bytes around it; None if the reference does not know its shape."""
     want = _value(evaluation, k, ref)
     if want is None:
@@ -148,11 +148,15 @@ def _guarded(evaluation: Evaluation, k: int, ref: Ref) -> tuple[np.ndarray, np.n
     return array, margins
 
 
-def _ref(ref: tuple[str, int]) -> Ref:
-    return int(ref[0][1:]), ref[1]
+def _ref(ref: tuple[str, int]) -> Ref | None:
+    """The step's result that a tensor of the graph is; None for one inside of a step."""
+    name, port = ref
+    return (int(name[1:]), port) if name[1:].isdecimal() else None
 
 
-def _value(evaluation: Evaluation, k: int, ref: Ref) -> np.ndarray | None:
+def _value(evaluation: Evaluation, k: int, ref: Ref | None) -> np.ndarray | None:
+    if ref is None:
+        return None
     values = evaluation.values[k][ref[0]]
     return None if isinstance(values, Failed) else values[ref[1]]
 

@@ -10,7 +10,7 @@ adding the op's own allowance. 0 means that the bits are defined.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,27 @@ class Step:
 
 
 @dataclasses.dataclass
+class Body:
+    """A branch or a loop's body: ``steps`` on ``params`` values, which are (0, 0), (1, 0), ...; step k is ``params + k``. The values of
+    enclosing steps are captured as constants only."""
+
+    params: int
+    steps: list[Step]
+    results: list[Ref]
+
+    def __call__(self, *given: Any) -> list[Any]:
+        """The results as tensors, eager or in the graph under construction."""
+        values: list[list[Any]] = [[x] for x in given]
+        for step in self.steps:
+            values.append(call(step, lambda ref: values[ref[0]][ref[1]]))
+        return [values[i][p] for i, p in self.results]
+
+    def __repr__(self) -> str:
+        inner = [f"n{self.params + k} = {_text(s)}" for k, s in enumerate(self.steps)]
+        return f"[{'; '.join([*inner, 'return ' + ', '.join(_name(r) for r in self.results)])}]"
+
+
+@dataclasses.dataclass
 class Program:
     """``steps`` in order; ``outputs``: what is fetched; ``sizes``: the assignments, the first of which never fails."""
 
@@ -72,15 +93,19 @@ class Program:
             if s.op == "Placeholder":
                 shapes = [list(np.shape(d)) if d is not None else None for d in s.attrs["data"]]
                 lines.append(f"n{i} = placeholder({s.attrs['dtype']}, {list(s.attrs['dims'])})  # fed {shapes}")
-            elif s.op == "Const":
-                v = s.attrs["value"]
-                lines.append(f"n{i} = constant({v.dtype}{list(v.shape)} {v.reshape(-1)[:12].tolist()})")
             else:
-                names = {k: [_name(r) for r in o] if isinstance(o, list) else _name(o) for k, o in s.operands.items()}
-                args = ", ".join([*(f"{k}={v}".replace("'", "") for k, v in names.items()), *(f"{k}={v!r}" for k, v in s.attrs.items())])
-                lines.append(f"n{i} = {s.op}({args})")
+                lines.append(f"n{i} = {_text(s)}")
         lines.append(f"fetch {', '.join(_name(r) for r in self.outputs)}; sizes {self.sizes}")
         return "\n".join(lines)
+
+
+def _text(s: Step) -> str:
+    if s.op == "Const":
+        v = s.attrs["value"]
+        return f"constant({v.dtype}{list(v.shape)} {v.reshape(-1)[:12].tolist()})"
+    names = {k: [_name(r) for r in o] if isinstance(o, list) else _name(o) for k, o in s.operands.items()}
+    args = ", ".join([*(f"{k}={v}".replace("'", "") for k, v in names.items()), *(f"{k}={v!r}" for k, v in s.attrs.items())])
+    return f"{s.op}({args})"
 
 
 def _name(ref: Ref) -> str:
@@ -96,18 +121,31 @@ class Failed:
 
 
 def run_step(step: Step, operand: Any) -> list[Any] | Failed:
-    """Run a raw op eagerly; ``operand(ref)`` gives a tensor."""
+    """Run a step eagerly; ``operand(ref)`` gives a tensor."""
     tf = tensorflow()
     try:
-        given = {k: [operand(r) for r in o] if isinstance(o, list) else operand(o) for k, o in step.operands.items()}
-        result = getattr(tf.raw_ops, step.op)(**given, **step.attrs)
+        return call(step, operand)
     except tf.errors.OpError as e:
         return Failed(e.error_code, e.message)
     except (ValueError, TypeError) as e:
         return Failed(3, f"{type(e).__name__}: {e}")
-    if isinstance(result, tf.Operation) or result is None:
-        return []
-    return list(_flat(result))
+
+
+#: steps that are no raw op: name -> function(operands, attributes) -> tensors
+STRUCTURED: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {}
+
+
+def call(step: Step, operand: Callable[[Ref], Any], name: str | None = None) -> list[Any]:
+    """The results of a step as a list of tensors, eager or in the graph under construction, whose node gets the name."""
+    tf = tensorflow()
+    if step.op == "Const":
+        return [tf.constant(step.attrs["value"], name=name)]
+    given = {k: [operand(r) for r in o] if isinstance(o, list) else operand(o) for k, o in step.operands.items()}
+    if step.op in STRUCTURED:
+        found = list(_flat(STRUCTURED[step.op](given, step.attrs)))
+        return found if name is None else list(tf.raw_ops.IdentityN(input=found, name=name))
+    result = getattr(tf.raw_ops, step.op)(**given, **step.attrs, **({} if name is None else {"name": name}))
+    return [] if isinstance(result, tf.Operation) or result is None else list(_flat(result))
 
 
 def _flat(result: Any) -> Any:
@@ -174,6 +212,8 @@ class Evaluation:
 
     def _error(self, step: Step, k: int, values: list[np.ndarray]) -> list[np.ndarray]:
         given = {ref: self.errors[k][ref[0]][ref[1]] for ref in step.refs()}
+        if step.op in STRUCTURED:  # rounding inside of it may grow as that of its operands does
+            given = {ref: np.maximum(error, _own_error(step, self.value(k, ref))) for ref, error in given.items()}
         inexact = any(e.size and e.max() > 0 for e in given.values())
         out = [_own_error(step, v) for v in values]
         if step.sums and values:
@@ -273,9 +313,6 @@ def build_graph(program: Program) -> Any:
             if step.op == "Placeholder":
                 dims = None if step.attrs["dims"] is None else [d if isinstance(d, int) else None for d in step.attrs["dims"]]
                 made[i] = [tf.compat.v1.placeholder(step.attrs["data"][0].dtype, dims, name=name)]
-            elif step.op == "Const":
-                made[i] = [tf.constant(step.attrs["value"], name=name)]
             else:
-                given = {k: [made[a][p] for a, p in o] if isinstance(o, list) else made[o[0]][o[1]] for k, o in step.operands.items()}
-                made[i] = list(_flat(getattr(tf.raw_ops, step.op)(**given, **step.attrs, name=name)))
+                made[i] = call(step, lambda ref: made[ref[0]][ref[1]], name)
     return graph.as_graph_def()

@@ -280,7 +280,8 @@ def acosh(b: FnBuilder, x: V) -> V:
     t = b.fsub(x, 1.0)
     near = b.fadd(t, b.sqrt(b.fmul(t, b.fadd(t, 2.0))))
     y = log1p(b, b.select(large, x, near))
-    return b.fadd(y, b.select(large, const(math.log(2.0), x.ty), const(0.0, x.ty)))
+    y = b.fadd(y, b.select(large, const(math.log(2.0), x.ty), const(0.0, x.ty)))
+    return b.select(b.fcmp("olt", x, 1.0), const(NAN, x.ty), y)  # t * (t + 2) overflows for large negative x
 
 
 def atanh(b: FnBuilder, x: V) -> V:
