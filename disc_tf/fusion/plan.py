@@ -161,14 +161,21 @@ def _loops(grouping: Grouping) -> None:
 
 
 def _alias(access: Access, op: Op) -> View | None:
-    """The view of its operand that ``op`` would be, if it moves no data for certain: a reshape, or an element of a small tensor (which
-    the host looks at). The operand must have a buffer."""
-    if op.name != "reshape" and not (op.name == "slice" and all(d == 1 for d in op.result.dims)):
+    """The view of its operand that ``op`` would be, if it moves no data for certain: a reshape, an element of a small tensor (which
+    the host looks at), or the first rows of what an op padded to a bound. The operand must have a buffer."""
+    if op.name != "reshape" and not (op.name == "slice" and (all(d == 1 for d in op.result.dims) or _is_prefix(op))):
         return None
     view = access.view(op.operands[0])
     if view is None or view.source is None or (view.source.op is not None and access.is_inlined(view.source.op)):
         return None
     return view if op.name == "reshape" else apply_op(op, view, access.env)  # type: ignore[arg-type]
+
+
+def _is_prefix(op: Op) -> bool:
+    """Whether a slice takes the first rows of an op whose result has more rows than are meant (see `opset.data_dependent`)."""
+    x = op.operands[0]
+    made = x.op is not None and len(x.op.results) > 1 and x.op.name.startswith("disc.")
+    return made and all(s == 0 for s in op.attrs["starts"]) and all(s == 1 for s in op.attrs["strides"])
 
 
 def _join_producers(grouping: Grouping, op: Op) -> Group | None:

@@ -16,6 +16,7 @@ from disc_tf.lowering import symbolic
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.symbolic import MAX_CONTENT
+from disc_tf.lowering.tracing import traced
 
 
 def static_shape(v: Value) -> tuple[int, ...] | None:
@@ -61,8 +62,9 @@ def dense_value(ctx: LoweringContext, content: np.ndarray, dtype: DType) -> Valu
 def signed_dim(ctx: LoweringContext, scalar: Value) -> Dim:
     """The value of an integer scalar of any sign as a dim: known content, else two fresh symbols (a symbol is never
     negative): `max(x, 0) - max(-x, 0)`. INT_MIN gives -INT_MAX, which no extent tells apart."""
-    known = ctx.dims_of(scalar)
+    known = traced(ctx, scalar)
     if known is not None:
+        ctx.set_dims(scalar, known)
         return known[0]
     wide = scalar if scalar.dtype is DType.I64 else ctx.b.convert(scalar, DType.I64)
     zero = ctx.scalar(0, DType.I64)

@@ -31,6 +31,14 @@ def bind_count(ctx: LoweringContext, count: Value, upper: Dim) -> Dim:
     return n
 
 
+def bound_dim(count: Value) -> Dim | None:
+    """The dim that a count was bound to before."""
+    for op, _ in count.uses:
+        if op.name == "disc.bind_dim":
+            return Dim.of(op.attrs["symbol"])
+    return None
+
+
 def prefix(ctx: LoweringContext, padded: Value, n: Dim) -> Value:
     """The first ``n`` rows (a view)."""
     return ctx.b.slice(padded, [0] * padded.rank, [n, *padded.dims[1:]])
@@ -58,6 +66,9 @@ def nonzero(ctx: LoweringContext, mask: Value) -> Value:
     known = ctx.constant(mask)
     if known is not None:
         return ctx.const(np.argwhere(known).astype(np.int64))
+    for op, _ in mask.uses:  # asked before: the same dim, so that what is taken by both is known to have equal extents
+        if op.name == "disc.nonzero" and op.parent is ctx.b.block and (n := bound_dim(op.results[1])) is not None:
+            return prefix(ctx, op.results[0], n)
     indices, count = ctx.b.nonzero(mask)
     return prefix(ctx, indices, bind_count(ctx, count, product(mask.dims)))
 

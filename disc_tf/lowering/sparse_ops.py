@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, exact_div, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import bind, constant_ints, element
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.data_dependent import bind_count, prefix, take
+from disc_tf.lowering.data_dependent import bind_count, bound_dim, prefix, take
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
@@ -203,9 +205,34 @@ def sparse_fill_empty_rows(
     indices = _rank(ctx, indices, dims, "The length of `dense_shape` must match the second dimension of `indices`.")
     rows = bind(ctx, dims[0])
     check_in_range(ctx, column(ctx, indices, 0), rows, f"indices: a row is not in [0, {rows})")
+    before = _filled_before(ctx, indices, rows)
     out, filled, empty, reverse, count = ctx.b.fill_rows(indices, values, default, rows)
-    n = bind_count(ctx, count, indices.dims[0] + rows)
+    if before is not None:  # ids and their weights: the same places, so the same number of entries
+        out, _, empty, reverse, count = before
+    n = bound_dim(count)
+    n = bind_count(ctx, count, indices.dims[0] + rows) if n is None else n
     return [prefix(ctx, out, n), prefix(ctx, filled, n), empty, reverse]
+
+
+def _filled_before(ctx: LoweringContext, indices: Value, rows: Dim) -> list[Value] | None:
+    """The results of an earlier op that filled the same entries of other values."""
+    for op in reversed(ctx.b.block.ops):
+        if op.name == "disc.fill_rows" and op.attrs["rows"] == rows and equivalent(op.operands[0], indices):
+            return op.results
+    return None
+
+
+def equivalent(a: Value, b: Value, depth: int = 6) -> bool:
+    """Whether two values were computed in the same way from the same values."""
+    if a is b:
+        return True
+    if a.op is None or b.op is None or depth == 0 or a.type != b.type or a.op.name != b.op.name or a.op.regions or b.op.regions:
+        return False
+    if a.op.name == "constant":
+        return np.array_equal(a.op.attrs["value"], b.op.attrs["value"])
+    if a.op.results.index(a) != b.op.results.index(b) or a.op.attrs != b.op.attrs or len(a.op.operands) != len(b.op.operands):
+        return False
+    return all(equivalent(x, y, depth - 1) for x, y in zip(a.op.operands, b.op.operands, strict=True))
 
 
 @lowering("SparseFillEmptyRowsGrad", dtypes=NUMBERS)

@@ -9,6 +9,7 @@ from disc_tf.ir.pass_manager import Pass
 from disc_tf.passes.elementwise_rules import ELEMENTWISE_RULES
 from disc_tf.passes.index_rules import INDEX_RULES
 from disc_tf.passes.rewriter import Rule, rewrite
+from disc_tf.passes.segment_rules import SEGMENT_RULES
 from disc_tf.passes.shape_rules import SHAPE_RULES
 
 
@@ -21,12 +22,12 @@ def merged(*tables: dict[str, list[Rule]]) -> dict[str, list[Rule]]:
     return out
 
 
-CANONICAL_RULES = merged(SHAPE_RULES, INDEX_RULES, ELEMENTWISE_RULES)
+CANONICAL_RULES = merged(SHAPE_RULES, INDEX_RULES, SEGMENT_RULES, ELEMENTWISE_RULES)
 
 
 @dataclasses.dataclass(frozen=True)
 class Canonicalize(Pass):
-    """Apply `ELEMENTWISE_RULES`, `SHAPE_RULES` and `INDEX_RULES` until nothing changes (at most ``max_sweeps`` times)."""
+    """Apply `ELEMENTWISE_RULES`, `SHAPE_RULES`, `INDEX_RULES` and `SEGMENT_RULES` until nothing changes (at most ``max_sweeps`` times)."""
 
     max_sweeps: int = 12
     name = "canonicalize"

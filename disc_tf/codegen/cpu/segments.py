@@ -266,8 +266,8 @@ class _Segment:
 def emit_fill_rows(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
     """Library function ``fill_rows``."""
     indices, values, _ = op.operands
-    rows = Dim.of(op.attrs["rows"])
-    scalars = tuple(map(ctx.env.simplify, (dtype_code(values), indices.dims[0], indices.dims[1], rows)))
+    rows, reverse = Dim.of(op.attrs["rows"]), Dim.of(int(op.results[3] in fusion.outputs))
+    scalars = tuple(map(ctx.env.simplify, (dtype_code(values), indices.dims[0], indices.dims[1], rows, reverse)))
     return [LibraryCall("fill_rows", (*op.operands, *targets_of(fusion, op), Temp("fill_rows_starts", rows * 8)), scalars)]
 
 

@@ -13,11 +13,55 @@
 namespace disc {
 namespace {
 
-enum { kDtype, kEntries, kRank, kRows };
+enum { kDtype, kEntries, kRank, kRows, kWantReverse };
 enum { kIndices, kValues, kDefault, kOutIndices, kOutValues, kEmpty, kReverse, kCount, kStarts };
+
+// Rows in ascending order, as they nearly always come: one pass. The number of entries written, -1 where the order is another one.
+template <typename T>
+int64_t fill_sorted_rows(void* const* args, const int64_t* s) {
+  const int64_t n = s[kEntries], rank = s[kRank], rows = s[kRows];
+  const auto* indices = static_cast<const int64_t*>(args[kIndices]);
+  const auto* values = static_cast<const T*>(args[kValues]);
+  auto* out = static_cast<int64_t*>(args[kOutIndices]);
+  auto* filled = static_cast<T*>(args[kOutValues]);
+  auto* empty = static_cast<uint8_t*>(args[kEmpty]);
+  auto* reverse = static_cast<int64_t*>(args[kReverse]);
+  int64_t at = 0, next = 0;  // rows before `next` are done
+  const auto fill_to = [&](int64_t row) {
+    for (; next < row; ++next, ++at) {
+      empty[next] = 1;
+      out[at * rank] = next;
+      for (int64_t k = 1; k < rank; ++k) out[at * rank + k] = 0;
+      std::memcpy(filled + at, args[kDefault], sizeof(T));
+    }
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t row = indices[i * rank];
+    if (row != next - 1 || row < 0) {
+      if (row < next || row >= rows) return -1;
+      fill_to(row);
+      empty[row] = 0;
+      next = row + 1;
+    }
+    if (rank == 2) {
+      std::memcpy(out + 2 * at, indices + 2 * i, 16);
+    } else {
+      for (int64_t k = 0; k < rank; ++k) out[at * rank + k] = indices[i * rank + k];
+    }
+    filled[at] = values[i];
+    if (s[kWantReverse]) reverse[i] = at;
+    ++at;
+  }
+  fill_to(rows);
+  return at;
+}
 
 template <typename T>
 int64_t fill_rows(void* const* args, const int64_t* s) {
+  if (s[kRank] > 0) {
+    const int64_t done = fill_sorted_rows<T>(args, s);
+    if (done >= 0) return done;
+  }
   const int64_t n = s[kEntries], rank = s[kRank], rows = s[kRows];
   const auto* indices = static_cast<const int64_t*>(args[kIndices]);
   const auto* values = static_cast<const T*>(args[kValues]);
@@ -61,8 +105,8 @@ int64_t fill_rows(void* const* args, const int64_t* s) {
 }  // namespace
 
 // fill_rows: args indices i64[n, rank], values[n], default[], out_indices i64[n + rows, rank], out_values[n + rows], empty bool[rows],
-// reverse i64[n], count i64[], starts i64[rows] (scratch); scalars dtype of the values, n, rank, rows. Entries keep their order within
-// a row; those of rows out of range are left out (reverse 0).
+// reverse i64[n], count i64[], starts i64[rows] (scratch); scalars dtype of the values, n, rank, rows, whether reverse is wanted. Entries
+// keep their order within a row; those of rows out of range are left out (reverse 0).
 int32_t library_fill_rows(disc_context* context, void* const* args, const int64_t* s) {
   if (s[kEntries] < 0 || s[kRank] < 0 || s[kRows] < 0) return context->fail_internally(kInternal, "fill_rows: a negative size");
   int64_t count = 0;

@@ -1,0 +1,265 @@
+"""Embedding lookups: a reduction by segments of gathered rows reads the table itself, duplicates were not worth finding, and checks of
+indices that an op made are what the op promises.
+
+TensorFlow looks a batch of ids up as `gather(gather(table, unique(ids)), positions)`, times weights, reduced by segments. With all of it
+in one kernel no row is ever copied, so the distinct ids need not be known; what only served them dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from disc_tf.ir.core import Op, Value, clone_block, reduce_kind
+from disc_tf.ir.dims import Dim
+from disc_tf.ir.types import DType, TensorType
+from disc_tf.passes.rewriter import Rewriter, embedding_gather, is_elementwise, splat_of, table
+
+_STEPS = 16  # ops looked through, and the size of a predicate that is made again
+_VIEWS = ("reshape", "broadcast_in_dim")
+
+
+# ---- what ops promise of the integers they make -------------------------------------------------------------------
+
+
+def _widened(op: Op) -> bool:
+    return op.name == "convert" and op.operands[0].dtype.is_int and op.result.dtype in (DType.I32, DType.I64)
+
+
+def _column(op: Op) -> int | None:
+    """The column that a slice of a matrix takes, if it is one."""
+    starts, limits = op.attrs["starts"], op.attrs["limits"]
+    if len(starts) == 2 and starts[1].is_static and limits[1] - starts[1] == 1:
+        return int(starts[1])
+    return None
+
+
+def _bound_of_count(count: Value) -> Dim | None:
+    """The symbol that a count is bound to."""
+    for user, _ in count.uses:
+        if user.name == "disc.bind_dim":
+            return Dim.of(user.attrs["symbol"])
+    return None
+
+
+def _promised(v: Value, column: int | None) -> list[Dim]:
+    op = v.op
+    assert op is not None
+    number = op.results.index(v)
+    if op.name == "disc.nonzero" and number == 0:
+        dims = op.operands[0].dims
+        return [dims[column]] if column is not None else list(dims) if len(dims) == 1 else []
+    if op.name == "disc.unique" and number < 2:
+        counted = _bound_of_count(op.results[3]) if number == 1 else None
+        return [op.operands[0].dims[0], *([] if counted is None else [counted])]
+    if op.name == "disc.fill_rows" and number == 0 and column == 0:
+        return [op.attrs["rows"]]
+    return []
+
+
+def upper_bounds(v: Value) -> list[Dim]:
+    """Extents that the elements of ``v``, none of them negative, are all below; empty if nothing is known."""
+    column: int | None = None
+    for _ in range(_STEPS):
+        op = v.op
+        if op is None or not v.dtype.is_int:
+            return []
+        if op.name == "slice":
+            found = _column(op)
+            column = found if found is not None else column
+        elif op.name == "gather" and embedding_gather(op) and op.operands[0].rank == 1:
+            pass  # some of the operand's elements
+        elif op.name not in _VIEWS and not _widened(op):
+            return _promised(v, column)
+        v = op.operands[0]
+    return []
+
+
+def _dim_everywhere(v: Value) -> Dim | None:
+    """The dim that ``v`` holds in every element."""
+    number = splat_of(v)
+    if number is not None:
+        return Dim.of(int(number)) if v.dtype.is_int else None
+    for _ in range(_STEPS):
+        op = v.op
+        if op is None:
+            return None
+        if op.name == "disc.dim":
+            return op.attrs["dim"]
+        if op.name not in _VIEWS and not _widened(op):
+            return None
+        v = op.operands[0]
+    return None
+
+
+def compare_bounded(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """``v < D`` where the elements of ``v`` are positions below an extent that is at most ``D``; ``v >= 0``."""
+    a, b = op.operands
+    if not a.dtype.is_int or op.attrs["direction"] not in ("LT", "GE"):
+        return None
+    bounds = upper_bounds(a)
+    against = _dim_everywhere(b) if bounds else None
+    if against is None:
+        return None
+    if op.attrs["direction"] == "GE":
+        return [rw.splat(True, op.result.tensor)] if against.is_static and int(against) <= 0 else None
+    below = any(rw.env.is_nonneg(against - d) is True for d in bounds)
+    return [rw.splat(True, op.result.tensor)] if below else None
+
+
+# ---- distinct values ---------------------------------------------------------------------------------------------------
+
+
+class Distinct(NamedTuple):
+    """``values`` are the distinct elements of ``source``, a vector; ``unique`` is the op that found them."""
+
+    unique: Op
+    source: Value
+
+
+def _without_views(v: Value) -> Value:
+    while v.op is not None and v.op.name == "reshape":
+        v = v.op.operands[0]
+    return v
+
+
+def distinct_of(v: Value) -> Distinct | None:
+    """What ``v`` (a vector) holds the distinct elements of: `gather(x, first[:count])` of a `disc.unique` of x."""
+    op = v.op
+    if op is None or op.name != "gather" or v.rank != 1 or not embedding_gather(op):
+        return None
+    source, first = op.operands
+    first = _without_views(first)
+    if first.op is not None and first.op.name == "slice":
+        if any(s != 0 for s in first.op.attrs["starts"]) or any(s != 1 for s in first.op.attrs["strides"]):
+            return None
+        first = first.op.operands[0]
+    unique = first.op
+    if unique is None or unique.name != "disc.unique" or first is not unique.results[0]:
+        return None
+    same = source.rank == 1 and _without_views(unique.operands[0]) is _without_views(source)
+    return Distinct(unique, source) if same else None
+
+
+def reduce_of_distinct(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """``all(p(unique(x)))`` is ``all(p(x))``; likewise for ``or``, ``max`` and ``min``."""
+    if len(op.operands) != 2 or op.operands[0].rank != 1 or reduce_kind(op) not in ("and", "or", "max", "min"):
+        return None
+    found = _distinct_inside(op.operands[0])
+    if found is None:
+        return None
+    again = _make_again(op.operands[0], found, rw, {})
+    region = clone_block(op.regions[0], {})
+    return rw.create("reduce", [again, op.operands[1]], [r.type for r in op.results], op.attrs, [region]).results
+
+
+def _distinct_inside(v: Value) -> Distinct | None:
+    """The one vector of distinct values that an elementwise expression is made of, apart from scalars."""
+    found: Distinct | None = None
+    todo, seen = [v], set()
+    while todo:
+        x = todo.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        if len(seen) > _STEPS:
+            return None
+        inside = distinct_of(x)
+        if inside is not None:
+            if found is not None and (found.unique is not inside.unique or found.source is not inside.source):
+                return None
+            found = inside
+        elif x.op is None or x.rank != 1:
+            return None
+        elif x.op.name == "broadcast_in_dim" and x.op.operands[0].rank == 0:
+            continue
+        elif is_elementwise(x.op) and all(y.rank == 1 for y in x.op.operands):
+            todo += x.op.operands
+        else:
+            return None
+    return found
+
+
+def _make_again(v: Value, found: Distinct, rw: Rewriter, done: dict[Value, Value]) -> Value:
+    """The expression over the source instead of its distinct values."""
+    made = done.get(v)
+    if made is None:
+        op = v.op
+        assert op is not None
+        if distinct_of(v) is not None:
+            made = found.source
+        elif op.name == "broadcast_in_dim":
+            made = rw.broadcast(op.operands[0], found.source.dims, ())
+        else:
+            made = rw.value(
+                op.name, [_make_again(x, found, rw, done) for x in op.operands], TensorType(v.dtype, found.source.dims), op.attrs
+            )
+        done[v] = made
+    return made
+
+
+# ---- gathers inside of reductions by segment --------------------------------------------------------------------------------
+
+
+def _row_gather(v: Value) -> tuple[Value, Value] | None:
+    """``(table, index)`` of a gather of whole rows by a vector, which nothing else reads."""
+    op = v.op
+    if op is None or op.name != "gather" or len(v.uses) != 1 or not embedding_gather(op):
+        return None
+    rows, index = op.operands
+    if v.rank != rows.rank or index.dtype not in (DType.I32, DType.I64):
+        return None
+    return rows, index
+
+
+def _row_weights(v: Value) -> Value | None:
+    """The vector of which ``v`` holds element n everywhere in row n."""
+    op = v.op
+    if op is None or op.name != "broadcast_in_dim" or not op.operands[0].rank:
+        return None
+    x, mapping = op.operands[0], op.attrs["broadcast_dimensions"]
+    if mapping[0] != 0 or x.dims[0] != v.dims[0] or any(d != 1 for d in x.dims[1:]):
+        return None
+    return x
+
+
+def segment_of_gather(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """``segment(gather(table, i))`` is the segment of the table by i; of gathered rows times weights, with the weights."""
+    data, ids, *rest = op.operands
+    weights: Value | None = rest[1] if len(rest) > 1 else None
+    found = _row_gather(data)
+    if found is None and weights is None and not rest and op.attrs["kind"] == "add" and not op.attrs["wide"]:
+        product = data.op
+        if product is None or product.name != "multiply" or len(data.uses) != 1:
+            return None
+        for rows, factor in (product.operands, product.operands[::-1]):
+            found, weights = _row_gather(rows), _row_weights(factor)
+            if found is not None and weights is not None:
+                break
+        else:
+            return None
+        weights = rw.reshape(weights, ids.dims)
+    if found is None:
+        return None
+    rows, index = found
+    if index.rank != 1:
+        index = rw.reshape(index, [index.dims[0]])
+    if rest:
+        distinct = distinct_of(index)
+        if distinct is not None and _without_views(rest[0]) is distinct.unique.results[1]:
+            index = distinct.source
+        else:
+            attrs = {
+                "offset_dims": (), "collapsed_slice_dims": (0,), "operand_batching_dims": (), "start_indices_batching_dims": (),
+                "start_index_map": (0,), "index_vector_dim": 1, "slice_sizes": (Dim.of(1),),
+            }  # fmt: skip
+            index = rw.value("gather", [index, rest[0]], TensorType(index.dtype, rest[0].dims), attrs)
+    operands = [rows, ids, index, *([] if weights is None else [weights])]
+    return [rw.value("disc.segment", operands, op.result.type, op.attrs)]
+
+
+SEGMENT_RULES = table(
+    (["compare"], compare_bounded),
+    (["reduce"], reduce_of_distinct),
+    (["disc.segment"], segment_of_gather),
+)
