@@ -1,4 +1,4 @@
-"""FusedBatchNorm (V1-V3), grappler's _FusedBatchNormEx, inference only; oneDNN's _MklLayerNorm."""
+"""FusedBatchNorm (V1-V3), grappler's _FusedBatchNormEx; oneDNN's _MklLayerNorm."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from disc_tf.ir.core import Value
 from disc_tf.ir.types import DType
 from disc_tf.lowering.activations import fused_activation
+from disc_tf.lowering.batch_norm_training import channel_axis, normalise_batch
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.matmul import along
@@ -15,22 +16,12 @@ from disc_tf.lowering.numerics import convert, spread, widen
 from disc_tf.lowering.reductions import mean as mean_of
 from disc_tf.lowering.registry import FLOATS, lowering
 
-_CHANNEL_LAST = ("NHWC", "NDHWC")
-_CHANNEL_FIRST = ("NCHW", "NCDHW")
-
 
 def _normalise(
     ctx: LoweringContext, node: NodeView, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
 ) -> Value:
     """``(x - mean) * (rsqrt(variance + epsilon) * scale) + offset`` in the type of ``scale``."""
-    if node.attr("is_training", True):
-        raise Unsupported("ATTR", "is_training=true (a training graph)")
-    layout = node.attr("data_format", "NHWC")
-    if layout not in (*_CHANNEL_LAST, *_CHANNEL_FIRST):
-        raise Unsupported("ATTR", f"data_format={layout!r}")
-    if x.rank != len(layout):
-        raise Unsupported("INVALID", f"input must be {len(layout)}-dimensional: {x.type}")
-    axis = 1 if layout in _CHANNEL_FIRST else x.rank - 1
+    axis = channel_axis(node, x)
     for name, v in (("scale", scale), ("offset", offset), ("mean", mean), ("variance", variance)):
         if v.rank != 1:
             raise Unsupported("INVALID", f"{name} must be 1-dimensional: {v.type}")
@@ -55,24 +46,33 @@ def _statistics(ctx: LoweringContext, x: Value, mean: Value, variance: Value) ->
     return [*first, mean, variance]
 
 
+def _either(
+    ctx: LoweringContext, node: NodeView, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
+) -> tuple[Value, list[Value]]:
+    """``y`` in the type of ``scale``, and results 1 to 4."""
+    if node.attr("is_training", True):
+        return normalise_batch(ctx, node, x, scale, offset, mean, variance)
+    return _normalise(ctx, node, x, scale, offset, mean, variance), _statistics(ctx, x, mean, variance)
+
+
 _VERSIONS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 
 
 @lowering(
-    *_VERSIONS, *(f"_MklNative{v}" for v in _VERSIONS), dtypes={"T": FLOATS, "U": FLOATS}, limits="inference"
+    *_VERSIONS, *(f"_MklNative{v}" for v in _VERSIONS), dtypes={"T": FLOATS, "U": FLOATS}
 )  # fmt: skip
 def fused_batch_norm(
     ctx: LoweringContext, node: NodeView, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
 ) -> list[Value]:
-    """Layouts NHWC, NCHW, NDHWC, NCDHW."""
-    y = convert(ctx, _normalise(ctx, node, x, scale, offset, mean, variance), x.dtype)
-    out = [y, *_statistics(ctx, x, mean, variance)]
+    """Layouts NHWC, NCHW, NDHWC, NCDHW; inference and training."""
+    y, statistics = _either(ctx, node, x, scale, offset, mean, variance)
+    out = [convert(ctx, y, x.dtype), *statistics]
     if node.op.endswith("V3"):
         out.append(ctx.scalar(0.0, scale.dtype))
     return out
 
 
-@lowering("_FusedBatchNormEx", "_MklNativeFusedBatchNormEx", dtypes={"T": FLOATS, "U": FLOATS}, limits="inference; Identity or Relu")
+@lowering("_FusedBatchNormEx", "_MklNativeFusedBatchNormEx", dtypes={"T": FLOATS, "U": FLOATS}, limits="Identity or Relu")
 def fused_batch_norm_ex(
     ctx: LoweringContext,
     node: NodeView,
@@ -84,14 +84,13 @@ def fused_batch_norm_ex(
     *side: Value,
 ) -> list[Value]:
     """Batch norm, plus a side input, then an activation."""
-    y = _normalise(ctx, node, x, scale, offset, mean, variance)
+    y, statistics = _either(ctx, node, x, scale, offset, mean, variance)
     for s in side:
         ctx.require_same_shape(s, x, "side input must have the shape of x")
         y = ctx.b.add(y, ctx.cast_dims(convert(ctx, s, y.dtype), y.dims))
     mode = node.attr("activation_mode", "Identity")
     if mode != "Identity":
         y = fused_activation(ctx, node, mode, y)
-    statistics = _statistics(ctx, x, mean, variance)
     return [convert(ctx, y, x.dtype), *statistics, ctx.scalar(0.0, scale.dtype if scale.dtype.is_float else DType.F32)]
 
 

@@ -106,11 +106,6 @@ def test_batch_norm_misfits() -> None:
     check_op("FusedBatchNormV3", x=array((2, 2, 5), "f32"), **given, is_training=False)
 
 
-def test_batch_norm_training_is_left_to_tf() -> None:
-    with pytest.raises(AssertionError, match="is_training"):
-        check_op("FusedBatchNormV3", x=array((2, 2, 2, 5), "f32"), **_norm_arguments(5), is_training=True)
-
-
 # ---- fused private ops -------------------------------------------------------------------------------------------------
 
 
