@@ -104,6 +104,16 @@ def matrix_triangular_solve(ctx: LoweringContext, node: NodeView, a: Value, b: V
     return ctx.b.reshape(x, dims)
 
 
+@lowering("Lu", dtypes={"T": _TYPES, "output_idx_type": {DType.I32, DType.I64}})
+def lu(ctx: LoweringContext, node: NodeView, a: Value) -> list[Value]:
+    """Both factors in one matrix, and where each row of their product lies in the operand."""
+    a = _square(ctx, a)
+    factors, order, _ = ctx.b.lu(_batch(ctx, a))
+    _require_regular(ctx, factors, "Input is not invertible.")
+    order = convert(ctx, order, node.dtype("output_idx_type", DType.I32))
+    return [ctx.b.reshape(factors, a.dims), ctx.b.reshape(order, a.dims[:-1])]
+
+
 def _determinant(ctx: LoweringContext, a: Value) -> tuple[Value, Value]:
     """The sign and the logarithm of the magnitude, in f64, ``[batch]``: as TF computes them for all types."""
     b = ctx.b

@@ -97,7 +97,10 @@ def rule_for(op: str) -> Rule:
     all_rules()
     found = RULES.get(op)
     if found is None:
-        raise Unsupported("OP", f"{op} has no lowering rule")
+        from disc_tf.lowering.left_out import left_out_reason
+
+        reason = left_out_reason(op)
+        raise Unsupported("OP", f"{op} stays in TensorFlow: {reason}" if reason else f"{op} has no lowering rule")
     return found
 
 

@@ -94,6 +94,15 @@ def test_triangular_solve_broadcasts() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_lu(dtype: DType) -> None:
+    tf = tf_case.tensorflow()
+    for shape in (*SIZES, *BATCHES):
+        check_op("Lu", input=matrices(shape, dtype), output_idx_type=tf.int32, modes=["dynamic"], tol=TOL)
+    check_op("Lu", input=matrices((2, 6), dtype), output_idx_type=tf.int64, tol=TOL)
+    check_op("Lu", input=np.ones((2, 2), dtype.np), output_idx_type=tf.int32, modes=["dynamic"])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_determinants(dtype: DType) -> None:
     for shape in (*SIZES, *BATCHES):
         a = matrices(shape, dtype)
