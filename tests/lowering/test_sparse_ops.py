@@ -12,6 +12,10 @@ NEAR = Tolerance(ulps=4, relative_floor=1.0)
 ONCE = ("dynamic",)
 
 
+def slow(dtype):
+    return pytest.param(dtype, marks=pytest.mark.slow)
+
+
 def i64(values, width=None):
     out = np.array(values, np.int64)
     return out if width is None else out.reshape(-1, width)
@@ -43,7 +47,7 @@ def test_reshape(indices, shape, new_shape, const):
 # ---- SparseFillEmptyRows ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", list(DType), ids=str)
+@pytest.mark.parametrize("dtype", [d if d in (F32, DType.BF16, DType.BOOL) else slow(d) for d in DType], ids=str)
 def test_fill_empty_rows_dtypes(dtype):
     check_op(
         "SparseFillEmptyRows", indices=i64([[2, 1], [0, 1], [2, 0], [0, 0]]), values=array((4,), dtype, 1), dense_shape=i64([4, 4]),
@@ -51,20 +55,20 @@ def test_fill_empty_rows_dtypes(dtype):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("indices", "count", "shape"),
-    [
+FILL_EMPTY_ROWS_SHAPES = [
         ([[0, 1], [2, 3]], 2, [4, 4]), ([[2, 3], [0, 1]], 2, [4, 4]), ([], 0, [0, 4]), ([], 0, [3, 4]), ([[0, 0]], 1, [1, 1]),
         ([[0, 1], [2, 3]], 2, [0, 4]), ([[0, 1], [2, 3]], 2, [2, 4]), ([[-1, 0]], 1, [2, 4]), ([[0, 9]], 1, [2, 4]),
         ([[0, 1], [1, 0]], 1, [2, 4]), ([[0, 1]], 1, [-4, 4]), ([[0, 1]], 1, [4]), ([[0, 1]], 1, [4, 4, 4]),
-    ],
-)  # fmt: skip
-def test_fill_empty_rows_shapes(indices, count, shape):
-    for const in ((), ("dense_shape",)):
-        check_op(
-            "SparseFillEmptyRows", indices=i64(indices, 2), values=array((count,), F32), dense_shape=i64(shape),
-            default_value=np.array(9, np.float32), const=const, known_dims=["dense_shape"],
-        )  # fmt: skip
+    ]  # fmt: skip
+
+
+def test_fill_empty_rows_shapes():
+    for indices, count, shape in FILL_EMPTY_ROWS_SHAPES:
+        for const in ((), ("dense_shape",)):
+            check_op(
+                "SparseFillEmptyRows", indices=i64(indices, 2), values=array((count,), F32), dense_shape=i64(shape),
+                default_value=np.array(9, np.float32), const=const, known_dims=["dense_shape"],
+            )  # fmt: skip
 
 
 def test_fill_empty_rows_ranks():
@@ -83,7 +87,7 @@ def test_fill_empty_rows_ranks():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [d for d in DType if not d.is_bool], ids=str)
+@pytest.mark.parametrize("dtype", [d if d in (F32, DType.BF16, DType.I64) else slow(d) for d in DType if not d.is_bool], ids=str)
 def test_fill_empty_rows_grad(dtype):
     for reverse in ([0, 2], [0, 0], [3, 1, 2, 0], []):
         check_op(
@@ -129,17 +133,18 @@ def test_matmul_shapes(indices, count, shape, dense, adjoint_a, adjoint_b):
     )  # fmt: skip
 
 
+DENSE_ADD = [([[0, 1], [2, 3], [0, 1]], [3, 4], (3, 4)), ([[0, 1, 0]], [1, 2, 3], (1, 2, 3)), ([], [3, 4], (3, 4)),
+    ([[0, 4]], [3, 4], (3, 4)),
+     ([[0, -1]], [3, 4], (3, 4)), ([[0, 1]], [3, 4], (3, 5)), ([[0, 1]], [3, 4], (3,))]  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I32, DType.I8], ids=str)
-@pytest.mark.parametrize(
-    ("indices", "shape", "dense"),
-    [([[0, 1], [2, 3], [0, 1]], [3, 4], (3, 4)), ([[0, 1, 0]], [1, 2, 3], (1, 2, 3)), ([], [3, 4], (3, 4)), ([[0, 4]], [3, 4], (3, 4)),
-     ([[0, -1]], [3, 4], (3, 4)), ([[0, 1]], [3, 4], (3, 5)), ([[0, 1]], [3, 4], (3,))],
-)  # fmt: skip
-def test_dense_add(dtype, indices, shape, dense):
-    check_op(
-        "SparseTensorDenseAdd", a_indices=i64(indices, len(shape)), a_values=array((len(indices),), dtype, 1), a_shape=i64(shape),
-        b=array(dense, dtype), const=[], known_dims=["a_shape"], tol=NEAR, modes=ONCE,
-    )  # fmt: skip
+def test_dense_add(dtype):
+    for indices, shape, dense in DENSE_ADD:
+        check_op(
+            "SparseTensorDenseAdd", a_indices=i64(indices, len(shape)), a_values=array((len(indices),), dtype, 1), a_shape=i64(shape),
+            b=array(dense, dtype), const=[], known_dims=["a_shape"], tol=NEAR, modes=ONCE,
+        )  # fmt: skip
 
 
 # ---- order and reductions --------------------------------------------------------------------------------------------
