@@ -41,6 +41,11 @@ def _static_step(ctx: LoweringContext, start: Value, limit: Value, step: int) ->
 def _run_time_count(ctx: LoweringContext, start: Value, limit: Value, delta: Value) -> Dim:
     """The length as TF computes it: integers in i64, floats by a division in their own type."""
     b = ctx.b
+    first, step = ctx.constant(start), ctx.constant(delta)
+    length = _converted_dim(ctx, limit)
+    if length is not None and first is not None and step is not None and first == 0 and step > 0:
+        # No extent is below zero, or as large as the largest integer: neither check of TensorFlow can fail.
+        return ctx.fresh_dim(b.convert(b.ceil(b.abs(b.divide(limit, delta))), DType.I64))
     zero = ctx.scalar(0, delta.dtype)
     up = b.compare(delta, zero, "GT")
     ctx.check(b.compare(delta, zero, "NE"), message="Requires delta != 0")
@@ -56,6 +61,15 @@ def _run_time_count(ctx: LoweringContext, start: Value, limit: Value, delta: Val
     step = b.maximum(step, 1)
     span = b.abs(b.subtract(last, first))
     return ctx.fresh_dim(b.divide(b.add(span, b.subtract(step, 1)), step))
+
+
+def _converted_dim(ctx: LoweringContext, limit: Value) -> Dim | None:
+    """The extent that a float is the conversion of."""
+    op = limit.op
+    if op is None or op.name != "convert" or limit.dtype not in (DType.F32, DType.F64) or not op.operands[0].dtype.is_int:
+        return None  # (in f16 large extents are infinite)
+    content = ctx.dims_of(op.operands[0])
+    return content[0] if content is not None and ctx.env.is_nonneg(content[0]) is True else None
 
 
 def _progression(ctx: LoweringContext, start: Value, delta: Value, count: Dim) -> Value:

@@ -43,8 +43,9 @@ class _NoContext:
 class ConstantFolding(Pass):
     """Evaluate ops whose operands are constants.
 
-    Elementwise ops of splats stay splats whatever their (even symbolic) size; other results are folded up to ``max_elements``
-    and only where they are not larger than twice the operands, except below ``small`` elements. ``disc.dim`` of a static dim is a constant.
+    Elementwise ops of splats stay splats whatever their (even symbolic) size; other results (of constants and splats) are folded up to
+    ``max_elements`` and only where they are not larger than twice the constants, except below ``small`` elements. ``disc.dim`` of a static
+    dim is a constant.
     """
 
     max_elements: int = 1 << 14
@@ -96,16 +97,25 @@ def fold(op: Op, rw: Rewriter, max_elements: int, small: int) -> Sequence[Value]
             return [rw.splat(value, op.result.tensor)]
     elif op.name not in _MOVES or (op.name == "broadcast_in_dim" and op.operands[0].rank == 0):
         return None
-    contents = [constant_of(v) for v in op.operands]
-    if any(c is None for c in contents) or not op.result.tensor.is_static:
+    if not op.result.tensor.is_static:
         return None
+    contents = [constant_of(v) for v in op.operands]
     size = int(op.result.tensor.num_elements())
     if size > max_elements or (size > small and size > 2 * sum(c.size for c in contents if c is not None)):
+        return None
+    if is_elementwise(op):  # a splat is a broadcast, not a constant
+        contents = [_splat_array(v) if c is None else c for v, c in zip(op.operands, contents, strict=True)]
+    if any(c is None for c in contents):
         return None
     with np.errstate(all="ignore"):
         (value,) = op_def(op.name).reference(op, contents, _NoContext())
     value = np.ascontiguousarray(np.asarray(value, op.result.dtype.np)).reshape([int(d) for d in op.result.dims])
     return [rw.constant(value)]
+
+
+def _splat_array(v: Value) -> np.ndarray | None:
+    scalar = splat_of(v)
+    return None if scalar is None else np.broadcast_to(np.asarray(scalar, v.dtype.np), [int(d) for d in v.dims])
 
 
 def same_dim_comparison(op: Op) -> np.ndarray | None:

@@ -9,6 +9,7 @@ from disc_tf.ir.core import Function, Module, Op, Value, clone_block, walk
 from disc_tf.ir.dims import Atom, Dim, dmin
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.passes.elementwise_rules import dim_of
+from disc_tf.passes.exact_floats import whole_dim
 from disc_tf.passes.rewriter import dims_of_op
 from disc_tf.passes.shape_simplifier import simplify_shapes
 
@@ -44,7 +45,9 @@ def specialize_broadcast(module: Module, ctx: object = None) -> SpecializedModul
     fn = uniform.main
     predicate: list[tuple[Dim, Dim]] = []
     for _ in range(_MAX_ROUNDS):
-        found = [*_assume_equalities(fn, arguments, len(predicate)), *_assume_positive(fn, arguments)]
+        found = [
+            *_assume_equalities(fn, arguments, len(predicate)), *_assume_positive(fn, arguments), *_assume_exact(fn, arguments)
+        ]
         predicate += found
         simplify_shapes(fn)
         if not resolve_bound_dims(fn) and not found:
@@ -80,6 +83,20 @@ def _assume_positive(fn: Function, arguments: set[str]) -> list[tuple[Dim, Dim]]
         low, _ = fn.env.bounds(d)
         if d.symbols() <= arguments and d.atom is not None and (low is None or low < 1) and fn.env.set_range(d, 1, None):
             out.append((dmin(d, one), one))
+    return out
+
+
+def _assume_exact(fn: Function, arguments: set[str]) -> list[tuple[Dim, Dim]]:
+    """Dims of arguments from which bound dims are computed in a float type: small enough to be exact there."""
+    out: list[tuple[Dim, Dim]] = []
+    for op in fn.body.ops:
+        found = whole_dim(op.operands[0], fn.env) if op.name == "disc.bind_dim" else None
+        if found is None:
+            continue
+        d, c = fn.env.simplify(found[0]), found[1]
+        _, high = fn.env.bounds(d)
+        if d.symbols() <= arguments and d.atom is not None and (high is None or high > c) and fn.env.set_range(d, None, c):
+            out.append((dmin(d, Dim.of(c)), d))
     return out
 
 
@@ -147,6 +164,8 @@ def _assume_bound(fn: Function, env: ShapeEnv, kept: set[str]) -> list[Op]:
             continue
         dim = dim_of(op.operands[0])
         if dim is None:
+            dim = _exact_dim(op.operands[0], env)
+        if dim is None:
             continue
         symbol, value = Dim.of(op.attrs["symbol"]), env.simplify(dim)
         if any(a.kind != "sym" for a in value.atoms()) or symbol == value:
@@ -157,6 +176,15 @@ def _assume_bound(fn: Function, env: ShapeEnv, kept: set[str]) -> list[Op]:
         if env.assume_eq(symbol, value) and env.simplify(symbol) == env.simplify(value):
             out.append(op)
     return out
+
+
+def _exact_dim(v: Value, env: ShapeEnv) -> Dim | None:
+    """What `whole_dim` finds, where the limit is known to hold."""
+    found = whole_dim(v, env)
+    if found is None:
+        return None
+    _, high = env.bounds(env.simplify(found[0]))
+    return found[0] if high is not None and high <= found[1] else None
 
 
 def clone_module(module: Module) -> Module:

@@ -118,6 +118,14 @@ def test_constants_fold_and_splats_stay_splats() -> None:
     assert float(module.main.body.ops[0].attrs["value"]) == 6.0
 
 
+def test_a_constant_and_a_splat_fold() -> None:
+    """``1 + scale`` as root-mean-square norms have it."""
+    scale = np.arange(300, dtype=np.float32)
+    module = build([], lambda b: b.add(b.full(1.0, F32, (300,)), b.constant(scale)))
+    assert run(module, "constant_folding", "dce") == ["constant"]
+    np.testing.assert_array_equal(evaluate(module, [])[0], scale + 1)
+
+
 def test_large_results_do_not_fold() -> None:
     module = build([(F32, (1,))], lambda b, x: b.iota(I32, (100000,), 0))
     assert run(module, "constant_folding") == ["iota"]

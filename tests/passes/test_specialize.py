@@ -12,11 +12,14 @@ from disc_tf.ir.core import ArgInfo, Function, Module
 from disc_tf.ir.dims import Dim, bcast
 from disc_tf.ir.interp import evaluate
 from disc_tf.ir.opset.control import CheckFailed
+from disc_tf.ir.pass_manager import PassContext, PassManager
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.ir.verifier import verify
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.lower import lower_nodes
 from disc_tf.lowering.node import NodeView
+from disc_tf.passes.canonicalize import Canonicalize
+from disc_tf.passes.shape_simplifier import ShapeSimplifier
 from disc_tf.passes.specialize import specialize_broadcast
 
 
@@ -105,3 +108,45 @@ def test_what_checks_require_comes_before_what_broadcasts_like():
     special = specialize_broadcast(module)
     assert (n, Dim.of(1)) in special.predicate or (Dim.of(1), n) in special.predicate
     assert special.uniform.main.env.is_equal(n, 1) is True
+
+
+def float_range_module(dtype: DType) -> Module:
+    """x[n] + range(0., cast(n), 1.): positions as Keras counts them."""
+    fn = Function("main")
+    x = fn.add_arg(TensorType.of(dtype, ["n"]), ArgInfo("x"))
+    ctx = LoweringContext(Builder(fn.body, fn.env), fn.env, "n")
+    start, delta = (ctx.scalar(v, dtype) for v in (0.0, 1.0))
+    limit = ctx.b.convert(ctx.dim(x.dims[0], DType.I32), dtype)
+    refs = [("start", 0), ("limit", 0), ("delta", 0)]
+    node = NodeView("range", "Range", ["start", "limit", "delta"], {"Tidx": dtype.tf_enum})
+    found = lower_nodes(ctx, [node], dict(zip(refs, (start, limit, delta), strict=True)))
+    u, v = ctx.broadcast(x, found[("range", 0)])
+    ctx.b.return_([ctx.b.add(u, v), *([ctx.token] if ctx.token is not None else [])])
+    module = Module()
+    module.add(fn)
+    return module
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+def test_a_length_computed_in_floats_is_the_dim_where_it_is_exact(dtype: DType) -> None:
+    module = float_range_module(dtype)
+    PassManager((ShapeSimplifier(), Canonicalize())).run(module, PassContext())
+    special = specialize_broadcast(module)
+    assert special.general is not None
+    exact = 1 << (24 if dtype is DType.F32 else 53)
+    holds = [all(p.evaluate({"n": n}) == q.evaluate({"n": n}) for p, q in special.predicate) for n in (0, 7, exact, exact + 1)]
+    assert holds == [True, True, True, False]
+    names = [op.name for op in special.uniform.main.body.ops]
+    assert "disc.bind_dim" not in names and "disc.check" not in names
+    assert any(op.name == "disc.bind_dim" for op in special.general.main.body.ops)
+    for n in (0, 1, 9):
+        x = np.linspace(0, 1, n).astype(dtype.np)
+        for m in special.modules:
+            np.testing.assert_array_equal(evaluate(m.main, [x])[0], x + np.arange(n, dtype=dtype.np))
+
+
+def test_short_floats_are_computed_at_run_time() -> None:
+    """A limit of 2048 or 256 is one that real lengths exceed."""
+    for dtype in (DType.F16, DType.BF16):
+        special = specialize_broadcast(float_range_module(dtype))
+        assert any(op.name == "disc.bind_dim" for op in special.uniform.main.body.ops)
