@@ -241,7 +241,9 @@ class Evaluation:
         with np.errstate(all="ignore"):
             exact = value.astype(np.float64)
             moved = exact + sign * np.where(np.isfinite(error), error, 0)
-            unknown = np.where(np.isnan(exact), 0.0, np.nan) if draw == 0 else rng.choice([0.0, 1e3, -1e3, np.inf], value.shape)
+            unknown = np.where(np.isnan(exact), 0.0, np.nan)
+            if draw:
+                unknown = rng.choice([[np.inf], [-np.inf], [0.0, 1e3, -1e3, np.inf]][draw - 1], value.shape)
             return tf.constant(np.where(np.isfinite(error), moved, unknown).astype(value.dtype))
 
     def _sum_error(self, step: Step, k: int, values: list[np.ndarray]) -> list[np.ndarray]:
