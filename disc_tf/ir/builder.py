@@ -400,7 +400,7 @@ class Builder:
     def scan(
         self, x: Value, dimension: int, kind: str, reverse: bool = False, exclusive: bool = False
     ) -> Value:
-        """Running `add mul max min` along a dimension."""
+        """Running `add mul max min`, or `logaddexp` (floats: log of the sum of exponentials), along a dimension."""
         return self.create1(
             "disc.scan", [x], dimension=dimension, kind=kind, reverse=reverse, exclusive=exclusive
         )

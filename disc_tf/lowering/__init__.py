@@ -7,7 +7,8 @@ import importlib
 import pkgutil
 
 _NOT_RULES = {
-    "bodies", "content", "context", "errors", "fold", "left_out", "lower", "node", "numerics", "registry", "shapes", "symbolic", "tensor_proto"
+    "bodies", "content", "context", "errors", "fold", "left_out", "lower", "node", "numerics", "registry", "shapes", "symbolic",
+    "tensor_proto",
 }  # fmt: skip
 
 

@@ -38,7 +38,8 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "Assign*", "VarHandleOp", "Variable", "VariableV2", "VariableShape", "VarIsInitializedOp", "IsVariableInitialized",
         "ReadVariableOp", "TemporaryVariable", "DestroyTemporaryVariable", "DestroyResourceOp", "Apply*", "SparseApply*",
         "ResourceApply*", "ResourceSparseApply*", "ResourceScatter*", "ResourceStridedSliceAssign", "ResourceCountUpTo", "CountUpTo",
-        "Scatter[ADMSU]*", "ScatterNd[AMSU]*", "StridedSliceAssign", "Inplace*", "Sdca*", "Ref*", "Empty", "ParallelConcat", "AccumulateNV2",
+        "Scatter[ADMSU]*", "ScatterNd[AMSU]*", "StridedSliceAssign", "Inplace*", "Sdca*", "Ref*", "Empty", "ParallelConcat",
+        "AccumulateNV2",
         "*SeedGenerator*", "Rng*", "DisableCopyOnRead", "ResourceGatherNd",
     ),
     "random numbers of a generator with state: each run must give others, and which ones depends on TensorFlow's generator": (

@@ -11,10 +11,11 @@ from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.errors import Status
 from disc_tf.lowering.matrix_ops import Band, _one_diagonal
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
-from disc_tf.lowering.registry import lowering
+from disc_tf.lowering.registry import NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid
 
 _TYPES = frozenset({DType.F32, DType.F64})
@@ -166,3 +167,23 @@ def tridiagonal_matmul(ctx: LoweringContext, _node: NodeView, upper: Value, main
 
 def _at(values: Sequence[Dim], position: int, value: Dim | int) -> list[Dim]:
     return [Dim.of(value) if i == position else v for i, v in enumerate(values)]
+
+
+@lowering("Cross", dtypes=NUMBERS)
+def cross(ctx: LoweringContext, _node: NodeView, x: Value, y: Value) -> Value:
+    """The cross product of vectors of 3 along the last axis; integers wrap."""
+    if not x.rank:
+        raise invalid(f"Input must be at least 1D, got {x.type}")
+    ctx.require_same_shape(x, y, f"Both inputs must be of same shape: {x.type} vs. {y.type}")
+    ctx.check_dims_eq(x.dims[-1], 3, Status.FAILED_PRECONDITION, "Cross-products are only defined for 3-element vectors.")
+    dims = (*x.dims[:-1], Dim.of(3))
+    x, y = ctx.cast_dims(x, dims), ctx.cast_dims(y, dims)
+
+    def turned(v: Value, by: int) -> Value:
+        """``v`` with its elements moved ``by`` places to the front."""
+        zero = [Dim.of(0)] * v.rank
+        parts = [ctx.b.slice(v, _at(zero, v.rank - 1, by), dims), ctx.b.slice(v, zero, _at(dims, v.rank - 1, by))]
+        return ctx.cast_dims(ctx.b.concatenate(parts, v.rank - 1), dims)
+
+    products = [ctx.b.multiply(turned(x, i), turned(y, 3 - i)) for i in (1, 2)]
+    return ctx.b.subtract(*products)

@@ -8,7 +8,7 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.content import constant_int, scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
-from disc_tf.lowering.registry import NUMBERS, lowering
+from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid, normal_axis
 
 
@@ -21,6 +21,14 @@ def cumulative(ctx: LoweringContext, node: NodeView, x: Value, axis: Value) -> V
     )
     kind = "add" if node.op == "Cumsum" else "mul"
     return ctx.b.scan(x, at, kind, bool(node.attr("reverse", False)), bool(node.attr("exclusive", False)))
+
+
+@lowering("CumulativeLogsumexp", dtypes=FLOATS, limits="the axis is constant")
+def cumulative_logsumexp(ctx: LoweringContext, node: NodeView, x: Value, axis: Value) -> Value:
+    """Running logarithm of the sum of exponentials, from minus infinity."""
+    at = constant_int(ctx, axis, "the axis of CumulativeLogsumexp")
+    at = normal_axis(at, x.rank, f"ScanOp: Expected scan axis in the range [{-x.rank}, {x.rank}), but got {at}")
+    return ctx.b.scan(x, at, "logaddexp", bool(node.attr("reverse", False)), bool(node.attr("exclusive", False)))
 
 
 @lowering("TopKV2", dtypes=NUMBERS)

@@ -225,3 +225,18 @@ def test_gather_of_positions_needs_no_look_at_them(count, rows):
             evaluate(fn, [x, like])
     else:
         np.testing.assert_array_equal(evaluate(fn, [x, like])[0], x[None, :count])
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.F16, DType.BF16], ids=str)
+def test_cumulative_logsumexp(dtype: DType) -> None:
+    """NaN counts for nothing, infinities as TensorFlow has them: inf - inf is NaN."""
+    tol = Tolerance(16.0, floor=1.0)
+    special = np.array(
+        [[1, 2, 3, -np.inf, 5], [-np.inf, -np.inf, 1, 2, 2], [np.inf, 1, np.inf, 1, 1], [np.nan, 1, 2, np.nan, 3], [-700, 700, 0, 1, -1]]
+    )
+    for shape, axis in (((7,), 0), ((3, 5), 1), ((3, 5), -2), ((2, 0, 3), 1), ((2, 3, 33), 1)):
+        for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+            options = {"exclusive": exclusive, "reverse": reverse, "modes": ["dynamic"], "const": ["axis"], "tol": tol}
+            check_op("CumulativeLogsumexp", x=array(shape, dtype, 1), axis=scalar(axis), **options)
+            check_op("CumulativeLogsumexp", x=special.astype(dtype.np), axis=scalar(1), **options)
+    check_op("CumulativeLogsumexp", x=array((3,), dtype), axis=scalar(1), const=["axis"], modes=["dynamic"])

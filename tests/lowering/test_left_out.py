@@ -15,7 +15,8 @@ from disc_tf.testing.tf_case import tensorflow
 
 def test_names_are_ops_of_tensorflow() -> None:
     known = set(dir(tensorflow().raw_ops))
-    plain = [n for names in LEFT_OUT.values() for n in names if not n.startswith("_") and not set("*[") & set(n) and n != "TRTEngineOp"]
+    names = [n for group in LEFT_OUT.values() for n in group]
+    plain = [n for n in names if not n.startswith("_") and not set("*[") & set(n) and n != "TRTEngineOp"]
     assert not [n for n in plain if n not in known]
     assert len(plain) == len(set(plain)), "an op has two reasons"
 

@@ -137,3 +137,15 @@ def test_tridiagonal_product(dtype: DType) -> None:
         diagonals = [rng.uniform(-1, 1, (*shape[:-2], 1, shape[-2])).astype(dtype.np) for _ in range(3)]
         given = dict(zip(("superdiag", "maindiag", "subdiag"), diagonals, strict=True))
         check_op("TridiagonalMatMul", **given, rhs=x, modes=["dynamic"], tol=Tolerance(8.0, floor=1.0))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DType if not d.is_bool], ids=str)
+def test_cross(dtype: DType) -> None:
+    for shape in ((3,), (0, 3), (5, 3), (2, 7, 3)):
+        x, y = (tf_case.array(shape, dtype, seed) for seed in (1, 2))
+        check_op("Cross", a=x, b=y, modes=["dynamic"], tol=Tolerance(4.0, floor=32.0))
+
+
+def test_cross_errors() -> None:
+    for a, b in (((2, 2), (2, 2)), ((2, 3), (1, 3)), ((), ()), ((3,), (1, 3))):
+        check_op("Cross", a=np.ones(a, np.float32), b=np.ones(b, np.float32), modes=["dynamic", "static"])

@@ -6,6 +6,8 @@ lines; a task is a line, or a block of neighbouring ones.
 
 from __future__ import annotations
 
+import math
+
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import index as ix
 from disc_tf.codegen.cpu import lane_ops, lanes
@@ -15,13 +17,24 @@ from disc_tf.codegen.cpu.index import Index
 from disc_tf.codegen.cpu.loops import GRAIN, lanes_for, walk
 from disc_tf.codegen.cpu.monoids import identity
 from disc_tf.codegen.kernel import Kernel
-from disc_tf.codegen.llvm import V, const
+from disc_tf.codegen.llvm import FnBuilder, V, const
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op
 from disc_tf.ir.dims import ceildiv, dmax, product
+from disc_tf.ir.types import DType
 
 LINES = 64  # neighbouring lines of a task
 _OP = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+
+
+def _add_exponentials(b: FnBuilder, dtype: DType, acc: V, x: V) -> V:
+    """log(exp(acc) + exp(x)); a NaN in ``x`` counts as ``acc``, as in TensorFlow's kernel."""
+    low = b.select(lane_ops.compare(b, "LT", dtype, x, acc), x, acc)
+    high = b.select(lane_ops.compare(b, "LT", dtype, acc, x), x, acc)
+    ratio = lane_ops.unary(b, "exponential", dtype, lane_ops.binary(b, "subtract", dtype, low, high))
+    total = lane_ops.binary(b, "add", dtype, lane_ops.unary(b, "log_plus_one", dtype, ratio), high)
+    nothing = b.splat(const(-math.inf, lanes.reg_elem(dtype)), lane_ops.widest([high]))
+    return b.select(lane_ops.compare(b, "EQ", dtype, high, nothing), high, total)
 
 
 def emit_scan(fusion: Fusion, op: Op, ctx: EmitContext) -> list[Kernel]:
@@ -35,7 +48,9 @@ def emit_scan(fusion: Fusion, op: Op, ctx: EmitContext) -> list[Kernel]:
     e = Elemental(frame, 1 if inner == 1 else lanes_for(ctx, [x]), ())
     blocks = ceildiv(inner, LINES)
     # A sum starts from +0 (the monoid's identity is -0), so that a first -0 comes out as TF's 0.
-    start = const(0.0 if kind == "add" and x.dtype.is_float else identity(kind, x.dtype), lanes.reg_elem(x.dtype))
+    exponentials = kind == "logaddexp"
+    first = 0.0 if kind == "add" and x.dtype.is_float else -math.inf if exponentials else identity(kind, x.dtype)
+    start = const(first, lanes.reg_elem(x.dtype))
 
     def task(t: V, _: list[V]) -> None:
         count, lines, n = b.smax(frame.dim(blocks), 1), frame.dim(inner), frame.dim(length)
@@ -48,7 +63,10 @@ def emit_scan(fusion: Fusion, op: Op, ctx: EmitContext) -> list[Kernel]:
                 at = b.sub(b.sub(n, 1), i) if reverse else i
                 place = ix.add(b, line, b.add(base, b.mul(at, lines)))
                 element = b.splat(e.load_from(frame.buffer(x), x.dtype, place), e.width)
-                after = lane_ops.binary(b, _OP[kind], x.dtype, acc[0], element)
+                if exponentials:
+                    after = _add_exponentials(b, x.dtype, acc[0], element)
+                else:
+                    after = lane_ops.binary(b, _OP[kind], x.dtype, acc[0], element)
                 e.store(out.dtype, frame.buffer(out), place, acc[0] if exclusive else after)
                 return [after]
 

@@ -260,8 +260,8 @@ def _topk_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> l
 def _infer_scan(i: InferInput) -> list[Type]:
     x = i.tensor(0)
     i.axis(i.attrs["dimension"], x.rank)
-    if x.dtype == DType.BOOL:
-        raise i.fail("scan of bool")
+    if x.dtype == DType.BOOL or (i.attrs["kind"] == "logaddexp" and not x.dtype.is_float):
+        raise i.fail(f"scan of {x.dtype}")
     return [x]
 
 
@@ -270,22 +270,39 @@ def scan_identity(kind: str, dtype: np.dtype) -> np.ndarray:
     if kind in ("add", "mul"):
         return np.array(0 if kind == "add" else 1).astype(dtype)
     if scalar_math.is_float(dtype):
-        return np.array(-np.inf if kind == "max" else np.inf).astype(dtype)
+        return np.array(np.inf if kind == "min" else -np.inf).astype(dtype)
     info = np.iinfo(dtype)
     return np.array(info.min if kind == "max" else info.max, dtype)
 
 
+def _add_exponentials(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """log(exp(a) + exp(b)); a NaN in `b` counts as `a`, as in TensorFlow's kernel."""
+    low, high = np.where(b < a, b, a), np.where(a < b, b, a)
+    return np.where(high == -np.inf, high, np.log1p(np.exp(low - high)) + high)
+
+
+def _scan_exponentials(x: np.ndarray) -> np.ndarray:
+    """Running log(sum(exp(x))) along axis 0."""
+    out, acc = np.empty_like(x), np.full(x.shape[1:], -np.inf)
+    for k in range(x.shape[0]):
+        out[k] = acc = _add_exponentials(acc, x[k])
+    return out
+
+
 def _scan_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> list[np.ndarray]:
     x, kind, axis = inputs[0], op.attrs["kind"], op.attrs["dimension"]
-    ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[kind]
+    ufunc = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}.get(kind)
     moved = np.moveaxis(x, axis, 0)
     if op.attrs.get("reverse", False):
         moved = moved[::-1]
     wide = scalar_math.widen(moved)
-    if kind in ("add", "mul") and scalar_math.is_float(x.dtype):
+    if kind in ("add", "mul", "logaddexp") and scalar_math.is_float(x.dtype):
         wide = wide.astype(np.float64)
     with np.errstate(all="ignore"):
-        done = ufunc.accumulate(wide, axis=0, dtype=wide.dtype) if moved.shape[0] else wide
+        if ufunc is None:
+            done = _scan_exponentials(wide)
+        else:
+            done = ufunc.accumulate(wide, axis=0, dtype=wide.dtype) if moved.shape[0] else wide
     if op.attrs.get("exclusive", False) and moved.shape[0]:
         first = np.broadcast_to(scan_identity(kind, x.dtype).astype(wide.dtype), (1, *moved.shape[1:]))
         done = np.concatenate([first, done[:-1]])
@@ -381,7 +398,7 @@ _define("disc.topk", 1, _infer_topk, _topk_reference, {"k": Attr("dim")}, stable
 _define(
     "disc.scan", 1, _infer_scan, _scan_reference,
     {
-        "dimension": Attr("int"), "kind": Attr("str", ("add", "mul", "max", "min")),
+        "dimension": Attr("int"), "kind": Attr("str", ("add", "mul", "max", "min", "logaddexp")),
         "reverse": Attr("bool", default=False), "exclusive": Attr("bool", default=False),
     },
 )  # fmt: skip

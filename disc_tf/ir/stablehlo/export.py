@@ -495,7 +495,7 @@ def _scan(x: _FunctionExporter, op: Op) -> None:
     """A scan over n elements: windows of n that end (exclusive: just before) each element."""
     operand, axis = op.operands[0], op.attrs["dimension"]
     n = x.known(operand.dims[axis])
-    if n is None:
+    if n is None or op.attrs["kind"] == "logaddexp":
         x.custom_call(op)
         return
     if n == 0:
