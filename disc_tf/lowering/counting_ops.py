@@ -21,7 +21,7 @@ from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.symbolic import maximum
 
 _IDS = frozenset({DType.I32, DType.I64})
-_SUMS = frozenset({DType.I32, DType.I64, DType.F32, DType.F64})
+SUMS = frozenset({DType.I32, DType.I64, DType.F32, DType.F64})
 
 # ---- Bincount --------------------------------------------------------------------------------------------
 
@@ -41,7 +41,8 @@ def add_at(ctx: LoweringContext, size: Dim, at: Value, updates: Value, kind: str
     return out
 
 
-def _bins(ctx: LoweringContext, size: Value) -> Dim:
+def bins_of(ctx: LoweringContext, size: Value) -> Dim:
+    """The number of bins."""
     if size.rank:
         raise invalid(f"Shape must be rank 0 but is rank {size.rank}")
     n = scalar_dim(ctx, size, "the number of bins")
@@ -49,7 +50,7 @@ def _bins(ctx: LoweringContext, size: Value) -> Dim:
     return bind(ctx, maximum(ctx.env, n, 0))
 
 
-def _weights(ctx: LoweringContext, values: Value, weights: Value, same_shape: bool) -> Value | None:
+def weights_of(ctx: LoweringContext, values: Value, weights: Value, same_shape: bool) -> Value | None:
     """The weight of each value as a vector; None where every weight is 1, since there are no weights."""
     b = ctx.b
     n, m = product(values.dims), product(weights.dims)
@@ -78,11 +79,17 @@ def _weights(ctx: LoweringContext, values: Value, weights: Value, same_shape: bo
     return take(ctx, extended, at)
 
 
+def non_negative(ctx: LoweringContext, values: Value) -> Value:
+    """The values as i64, none of them negative."""
+    wide = ctx.b.convert(values, DType.I64)
+    ctx.check(ctx.b.compare(wide, ctx.splat(0, wide), "GE"), message="Input arr must be non-negative!")
+    return wide
+
+
 def _count(ctx: LoweringContext, values: Value, size: Dim, weights: Value | None, dtype: DType, binary: bool) -> Value:
     """Counts of a vector (or of each row of a matrix): ``[size]`` or ``[rows, size]``."""
     b = ctx.b
-    wide = b.convert(values, DType.I64)
-    ctx.check(b.compare(wide, ctx.splat(0, wide), "GE"), message="Input arr must be non-negative!")
+    wide = non_negative(ctx, values)
     n = product(values.dims)
     one = ctx.full(1, dtype, [n])
     updates = one if binary or weights is None else weights
@@ -97,31 +104,31 @@ def _count(ctx: LoweringContext, values: Value, size: Dim, weights: Value | None
     return b.reshape(flat, [rows, size])
 
 
-@lowering("Bincount", dtypes={"T": _SUMS})
+@lowering("Bincount", dtypes={"T": SUMS})
 def bincount(ctx: LoweringContext, _node: NodeView, values: Value, size: Value, weights: Value) -> Value:
     """How often each of 0 .. size-1 occurs, or the sum of the weights of each; greater values are skipped."""
-    bins = _bins(ctx, size)
+    bins = bins_of(ctx, size)
     flat = ctx.b.reshape(values, [product(values.dims)])
-    w = _weights(ctx, flat, weights, same_shape=False)
+    w = weights_of(ctx, flat, weights, same_shape=False)
     return _count(ctx, flat, bins, w, weights.dtype, False)
 
 
-@lowering("DenseBincount", dtypes={"T": _SUMS, "Tidx": _IDS})
+@lowering("DenseBincount", dtypes={"T": SUMS, "Tidx": _IDS})
 def dense_bincount(
     ctx: LoweringContext, node: NodeView, values: Value, size: Value, weights: Value
 ) -> Value:
     """Bincount of a vector or of each row of a matrix; ``binary_output``: whether each value occurs."""
     if values.rank > 2:
         raise invalid(f"Shape must be at most rank 2 but is rank {values.rank}")
-    bins = _bins(ctx, size)
-    w = _weights(ctx, values, weights, same_shape=True)
+    bins = bins_of(ctx, size)
+    w = weights_of(ctx, values, weights, same_shape=True)
     return _count(ctx, values, bins, w, weights.dtype, bool(node.attr("binary_output", False)))
 
 
 # ---- histograms ------------------------------------------------------------------------------------------
 
 
-@lowering("HistogramFixedWidth", dtypes={"T": _SUMS, "dtype": _IDS})
+@lowering("HistogramFixedWidth", dtypes={"T": SUMS, "dtype": _IDS})
 def histogram_fixed_width(
     ctx: LoweringContext, node: NodeView, values: Value, value_range: Value, nbins: Value
 ) -> Value:
@@ -158,7 +165,7 @@ def histogram_fixed_width(
 _FEW = 8
 
 
-@lowering("Bucketize", dtypes=_SUMS)
+@lowering("Bucketize", dtypes=SUMS)
 def bucketize(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     """How many of the ascending boundaries each element is not below. Integers are compared as f32, as by TF."""
     b = ctx.b

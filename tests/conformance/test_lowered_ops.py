@@ -22,8 +22,9 @@ from disc_tf.testing.native_case import TARGETS, natively
 _TABLES = Path(__file__).parents[1] / "lowering"
 #: files whose tests compare results with TF's through `check_op`
 _FILES = (
-    "unary", "binary", "cast", "reductions", "matmul", "matrix_ops", "gather_ops", "shape_ops", "slicing_ops", "nodes_and_norms",
-    "convolution", "pooling", "blocks", "resize", "grad_ops", "window_grads", "batch_norm_training", "data_dependent", "nms", "partition_ops", "counting_ops", "segment_ops", "sparse_ops",
+    "unary", "binary", "cast", "reductions", "matmul", "matrix_ops", "gather_ops", "shape_ops", "slicing_ops",
+    "nodes_and_norms", "convolution", "pooling", "blocks", "resize", "grad_ops", "window_grads", "batch_norm_training",
+    "data_dependent", "nms", "partition_ops", "counting_ops", "sequence_ops", "ragged_ops", "segment_ops", "sparse_ops",
     "jax_rules", "random_ops", "linalg_ops",
 )  # fmt: skip
 
