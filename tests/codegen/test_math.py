@@ -223,6 +223,15 @@ SPECIAL = {
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", ["exp", "expm1", "sinh", "cosh"])
+def test_overflow_is_infinite(name, dtype):
+    """Dense about the largest argument with a finite result and the clamps behind it."""
+    edge = math.log(float(np.finfo(dtype).max)) + (math.log(2.0) if name in ("sinh", "cosh") else 0.0)
+    x = np.linspace(edge * (1 + 1e-6), edge + 4.0, 4001).astype(dtype)
+    np.testing.assert_array_equal(run(TARGETS[0], name, x), np.full_like(x, INF))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_values(name, target, dtype):

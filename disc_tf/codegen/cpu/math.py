@@ -159,7 +159,9 @@ def expm1(b: FnBuilder, x: V) -> V:
     """e**x - 1 without cancellation near 0."""
     f = fmt(x)
     lowest = -(f.mantissa + 3) * math.log(2.0)
-    c = b.fmin_x86(const(f.exp_hi + 1, x.ty), b.fmax_x86(const(lowest, x.ty), x))
+    # Above this n would be bias + 2 and the scale infinite, times a q of either sign; here all that overflow give infinity.
+    highest = (f.bias + 1.25) * math.log(2.0)
+    c = b.fmin_x86(const(highest, x.ty), b.fmax_x86(const(lowest, x.ty), x))
     r, n = _reduce_exp(b, c)
     q = _exp_tail(b, r)
     # 2 (2**(n-1) q + (2**(n-1) - 1/2)) reaches the largest finite results without overflowing on the way.

@@ -34,10 +34,10 @@ def _erfc_positive(b: FnBuilder, a: V) -> V:
         g = b.fmul(poly(b, q, f.polys["ERFCX"]), b.fmul(low, inverse))
     else:  # f64 has no ULP to spare for that
         g = b.fdiv(poly(b, b.fdiv(b.fsub(c, k), low), f.polys["ERFCX"]), high)
-    # exp(-c^2) with the rounding error of c^2 put back.
+    # exp(-c^2) with the rounding error of c^2 put back, by way of g: times the exponential itself it may be denormal.
     square, lost = two_product(b, c, c)
     e = exp(b, b.fneg(square), nonpositive=True)
-    return b.fmul(b.fma(e, b.fneg(lost), e), g)
+    return b.fmul(e, b.fma(g, b.fneg(lost), g))
 
 
 def erfc(b: FnBuilder, x: V) -> V:
