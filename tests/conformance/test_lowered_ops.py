@@ -24,6 +24,7 @@ _TABLES = Path(__file__).parents[1] / "lowering"
 _FILES = (
     "unary", "binary", "cast", "reductions", "matmul", "matrix_ops", "gather_ops", "shape_ops", "slicing_ops",
     "nodes_and_norms", "convolution", "pooling", "blocks", "resize", "grad_ops", "window_grads", "batch_norm_training",
+    "image_ops", "fake_quant",
     "data_dependent", "nms", "partition_ops", "counting_ops", "sequence_ops", "ragged_ops", "segment_ops", "sparse_ops",
     "jax_rules", "random_ops", "linalg_ops",
 )  # fmt: skip

@@ -1,0 +1,119 @@
+"""ExtractImagePatches, ExtractVolumePatches, Dilation2D, LRN, and the old SpaceToBatch and BatchToSpace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim, product
+from disc_tf.ir.types import DType
+from disc_tf.lowering.blocks import batch_to_space, space_to_batch
+from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.convolution import paddings, spatial_ints
+from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.numerics import convert, lowest, widen
+from disc_tf.lowering.registry import NUMBERS, lowering
+from disc_tf.lowering.shapes import invalid
+from disc_tf.lowering.windows import patches
+
+
+def _extract(ctx: LoweringContext, node: NodeView, x: Value, rank: int) -> Value:
+    if x.rank != rank:
+        raise invalid(f"input must be {rank}-dimensional: {x.type}")
+    spatial = rank - 2
+    window, strides, rates = (spatial_ints(node, name, spatial, False) for name in ("ksizes", "strides", "rates"))
+    if spatial == 3 and node.attr("padding") == "SAME" and any(s > k for s, k in zip(strides, window, strict=True)):
+        raise Unsupported("ATTR", f"{node.op} with padding SAME and strides {strides} greater than the window {window}")
+    pads = paddings(ctx, node, x.dims[1:-1], window, strides, rates, False)
+    seen = patches(ctx, x, window, strides, rates, pads)
+    return ctx.b.reshape(seen, (*seen.dims[: spatial + 1], product(seen.dims[spatial + 1 :])))
+
+
+@lowering("ExtractImagePatches", dtypes=NUMBERS)
+def extract_image_patches(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
+    """``[batch, rows, columns, height * width * channels]``; zeros in the padding."""
+    return _extract(ctx, node, x, 4)
+
+
+@lowering("ExtractVolumePatches", dtypes=NUMBERS, limits="no stride is greater than the window with padding SAME")
+def extract_volume_patches(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
+    """ExtractImagePatches over three axes."""
+    return _extract(ctx, node, x, 5)
+
+
+@lowering("Dilation2D", dtypes=NUMBERS, limits="the window's extents are known")
+def dilation_2d(ctx: LoweringContext, node: NodeView, x: Value, filter: Value) -> Value:
+    """The greatest sum of an element under the window and the filter's; padding does not count, nor does a NaN."""
+    if x.rank != 4 or filter.rank != 3:
+        raise invalid(f"input must be 4-dimensional and filter 3-dimensional: {x.type}, {filter.type}")
+    if not all(d.is_static and int(d) > 0 for d in filter.dims[:2]):
+        raise Unsupported("SHAPE", f"the spatial extents of the filter must be known: {filter.type}")
+    strides, rates = (spatial_ints(node, name, 2, False) for name in ("strides", "rates"))
+    window = (int(filter.dims[0]), int(filter.dims[1]))
+    depth = x.dims[3]
+    ctx.check_dims_eq(depth, filter.dims[2], message=f"input and filter must have the same depth: {depth} vs {filter.dims[2]}")
+    pads = paddings(ctx, node, x.dims[1:3], window, strides, rates, False)
+    b = ctx.b
+    seen = patches(ctx, x, window, strides, rates, pads)
+    terms = b.add(seen, b.broadcast_in_dim(ctx.cast_dims(filter, (*filter.dims[:2], depth)), seen.dims, (3, 4, 5)))
+    least = ctx.splat(lowest(x.dtype), terms)
+    counts = b.compare(terms, least, "GT")
+    for axis, (pad, extent, stride, rate) in enumerate(zip(pads, x.dims[1:3], strides, rates, strict=True)):
+        if pad.low == 0 and pad.high == 0:
+            continue
+        dims = (pad.out, Dim.of(window[axis]))
+        at = b.add(b.multiply(b.iota(DType.I64, dims, 0), stride), b.multiply(b.iota(DType.I64, dims, 1), rate))
+        at = b.subtract(at, ctx.broadcast_to(ctx.dim(pad.low), dims))
+        inside = b.and_(b.compare(at, 0, "GE"), b.compare(at, ctx.broadcast_to(ctx.dim(extent), dims), "LT"))
+        counts = b.and_(counts, b.broadcast_in_dim(inside, seen.dims, (1 + axis, 3 + axis)))
+    return ctx.reduce(b.select(counts, terms, least), (3, 4), "maximum", ctx.scalar(lowest(x.dtype), x.dtype))
+
+
+# ---- local response normalisation --------------------------------------------------------------------------------------
+
+
+@lowering("LRN", dtypes={"T": {DType.F16, DType.F32}})
+def lrn(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
+    """``x / (bias + alpha * sum of the squares of neighbouring channels) ** beta``. The sum is a product with a band matrix, as in TF: what
+    is not finite spoils its whole pixel."""
+    if x.rank != 4:
+        raise invalid(f"in must be 4-dimensional: {x.type}")
+    b, depth = ctx.b, x.dims[3]
+    radius = int(node.attr("depth_radius", 5))
+    bias, alpha, beta = (float(np.float32(node.attr(name, default))) for name, default in (("bias", 1), ("alpha", 1), ("beta", 0.5)))
+    wide = widen(ctx, x)
+    band = (depth, depth)
+    distance = b.abs(b.subtract(b.iota(DType.I64, band, 0), b.iota(DType.I64, band, 1)))
+    near = b.convert(b.compare(distance, radius, "LE"), wide.dtype)
+    total = b.dot_general(b.multiply(wide, wide), near, (3,), (0,))
+    norm = b.add(b.multiply(total, ctx.splat(alpha, total)), ctx.splat(bias, total))
+    if beta == 1.0:
+        out = b.divide(wide, norm)
+    elif beta == 0.5:
+        out = b.multiply(wide, b.rsqrt(norm))
+    else:
+        out = b.multiply(wide, b.exponential(b.multiply(b.log(norm), ctx.splat(-beta, norm))))
+    return convert(ctx, out, x.dtype)
+
+
+# ---- blocks with one size ----------------------------------------------------------------------------------------------
+
+
+def _block_shape(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
+    if x.rank != 4:
+        raise invalid(f"input rank should be 4 instead of {x.rank}")
+    size = int(node.attr("block_size"))
+    return ctx.const(np.array([size, size], np.int32))
+
+
+@lowering("SpaceToBatch", dtypes=NUMBERS)
+def space_to_batch_2d(ctx: LoweringContext, node: NodeView, x: Value, pads: Value) -> Value:
+    """SpaceToBatchND over height and width."""
+    return space_to_batch(ctx, node, x, _block_shape(ctx, node, x), pads)
+
+
+@lowering("BatchToSpace", dtypes=NUMBERS)
+def batch_to_space_2d(ctx: LoweringContext, node: NodeView, x: Value, crops: Value) -> Value:
+    """BatchToSpaceND over height and width."""
+    return batch_to_space(ctx, node, x, _block_shape(ctx, node, x), crops)
