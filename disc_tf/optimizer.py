@@ -22,7 +22,8 @@ from disc_tf.frontend.flops import node_flops, share
 from disc_tf.frontend.graph import tensor_name
 from disc_tf.frontend.hints import parse_hints
 from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
-from disc_tf.frontend.load import load
+from disc_tf.frontend.legacy_graph import NOT_WANTED
+from disc_tf.frontend.load import Loaded, load
 from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.options import Options
@@ -60,9 +61,29 @@ def optimize_graph_def(
     Raises `GraphError` for a graph that TensorFlow would not take either, `OptionError` for options, `StrictError` with ``strict``.
     """
     settings = Options.from_overrides(options, **overrides)
+    keep_legacy: dict[str, str] = {}
+    while True:
+        unwanted, result = _optimize(graph_def, outputs, settings, dry_run, progress, keep_legacy)
+        if unwanted.keys() <= keep_legacy.keys():
+            return result
+        # legacy control flow that was made functional and then not compiled stays as it was
+        keep_legacy |= unwanted
+
+
+def _optimize(
+    graph_def: Any, outputs: Sequence[str] | None, settings: Options, dry_run: bool, progress: Progress, keep_legacy: Mapping[str, str]
+) -> tuple[dict[str, str], OptimizeResult]:
+    """One round; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
     report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph_def.node))
     clock = _Clock(report)
-    clustering = _cluster(graph_def, outputs, settings, report, clock, progress)
+    loaded = load(graph_def, outputs, keep_control=settings.keep_control, keep_legacy=keep_legacy)
+    clustering = _cluster(loaded, outputs, settings, report, clock, progress)
+    for name, why in list(keep_legacy.items())[:5]:
+        report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
+    owner = clustering.owner
+    unwanted = {n: str(clustering.reasons.get(n, "no output needs it")) for n in loaded.functional if n not in owner}
+    if unwanted:
+        return unwanted, OptimizeResult(graph_def, report)
     launches: list[Launch] = []
     for cluster in list(clustering.clusters):
         progress(f"{cluster.name}: compiling {len(cluster.nodes)} nodes")
@@ -74,6 +95,9 @@ def optimize_graph_def(
             report.left_out += [LeftOut(n.name, n.op, "COMPILE", entry.reason) for n in cluster.nodes]
             if settings.strict:
                 raise StrictError(f"{cluster.name}: {entry.reason}")
+            unwanted |= {n: entry.reason for n in loaded.functional if owner[n] is cluster}
+    if unwanted and launches:
+        return unwanted, OptimizeResult(graph_def, report)
     clock.lap("compile")
     if dry_run:
         launched = [c.name for c in report.clusters if c.status == "planned"]
@@ -81,10 +105,10 @@ def optimize_graph_def(
         launched = [x.cluster.name for x in launches]
     _coverage(report, clustering, set(launched))
     if dry_run or not launches:
-        return OptimizeResult(graph_def, report)
+        return {}, OptimizeResult(graph_def, report)
     result = rewrite(graph_def, clustering, launches)
     clock.lap("rewrite")
-    return OptimizeResult(result, report)
+    return {}, OptimizeResult(result, report)
 
 
 class _Clock:
@@ -99,10 +123,9 @@ class _Clock:
 
 
 def _cluster(
-    graph_def: Any, outputs: Sequence[str] | None, settings: Options, report: Report, clock: _Clock, progress: Progress
+    loaded: Loaded, outputs: Sequence[str] | None, settings: Options, report: Report, clock: _Clock, progress: Progress
 ) -> Clustering:
-    """Read, inline, analyse, partition."""
-    loaded = load(graph_def, outputs, keep_control=settings.keep_control)
+    """Analyse, partition."""
     graph, fetches, targets = loaded.graph, loaded.fetches, loaded.targets
     report.outputs_found = outputs is None
     report.outputs = [tensor_name(ref) if ref[1] else f"{ref[0]}:0" for ref in fetches]
@@ -112,6 +135,8 @@ def _cluster(
             shown = ", ".join(control[:5]) + (", ..." if len(control) > 5 else "")
             report.warnings.append(f"nodes that only control edges need are dropped ({shown}); --keep-control keeps them")
         progress(f"outputs are the graph's sinks: {', '.join(report.outputs)}")
+    for name, why in [(k, v) for k, v in loaded.legacy.items() if v != NOT_WANTED][:5]:
+        report.warnings.append(f"legacy control flow {name} stays as it is: {why}")
     clock.lap("read")
     hints = parse_hints(settings.hints)
     names = [*(ref[0] for ref in fetches), *targets]

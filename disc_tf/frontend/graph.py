@@ -82,6 +82,8 @@ class Graph:
         self.signatures: dict[str, Any] = {}
         #: types of outputs of ops that the table does not know, by what their readers take
         self.guessed: dict[TensorRef, int] = {}
+        #: nodes that legacy control flow was not made (`load.expand`), so that the graph can be made once more
+        self.keep_legacy: list[str] = []
         for f in graph_def.library.function:
             if f.signature.name in self.signatures:
                 raise GraphError(f"two library functions of the name {f.signature.name!r}")

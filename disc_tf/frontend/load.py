@@ -1,30 +1,38 @@
-"""A GraphDef is read, its outputs are resolved, its calls inlined: what every user of the frontend does first."""
+"""A GraphDef is read, its outputs are resolved, its calls inlined, legacy control flow made functional: what every user of the frontend
+does first."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from disc_tf.frontend.functions import inline_calls
 from disc_tf.frontend.graph import Graph, TensorRef, resolve_outputs
+from disc_tf.frontend.legacy import Functional, functionalize
 
 
 @dataclasses.dataclass
 class Loaded:
     """``graph``: checked, calls inlined. ``fetches``, ``targets``: the outputs, by the names that the caller's graph has;
     ``control_sinks``: nodes that nothing but their own effect needs (default outputs leave them out). ``kept_calls``: calls that were not
-    inlined, with the reason."""
+    inlined, with the reason. ``functional``: While and If nodes that legacy control flow has become; ``legacy``: what of it stays, and
+    why."""
 
     graph: Graph
     fetches: list[TensorRef]
     targets: list[str]
     control_sinks: list[str]
     kept_calls: dict[str, str]
+    functional: list[str] = dataclasses.field(default_factory=list)
+    legacy: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def load(graph_def: Any, outputs: Sequence[str] | None = None, *, keep_control: bool = False) -> Loaded:
-    """Check the graph as it is given, take its outputs (None: the data sinks, with ``keep_control`` also the control-only ones), inline.
+def load(
+    graph_def: Any, outputs: Sequence[str] | None = None, *, keep_control: bool = False, keep_legacy: Collection[str] = ()
+) -> Loaded:
+    """Check the graph as it is given, take its outputs (None: the data sinks, with ``keep_control`` also the control-only ones), inline
+    calls, make legacy control flow functional (but the nodes of ``keep_legacy``).
 
     ``GraphError`` for a malformed graph and for outputs that it does not have. The argument is not changed.
     """
@@ -35,6 +43,19 @@ def load(graph_def: Any, outputs: Sequence[str] | None = None, *, keep_control: 
         control = given.sinks()[1]
         if keep_control:
             targets = [*targets, *control]
-    inlined = inline_calls(graph_def, [*(name for name, _ in fetches), *targets])
-    graph = given if inlined.graph_def is graph_def else Graph(inlined.graph_def)
-    return Loaded(graph, fetches, targets, control, inlined.kept)
+    roots = [*(name for name, _ in fetches), *targets]
+    graph, kept, functional = expand(given, roots, keep_legacy)
+    return Loaded(graph, fetches, targets, control, kept, functional.made, functional.refused)
+
+
+def expand(given: Graph, roots: Sequence[str], keep_legacy: Collection[str] | None) -> tuple[Graph, dict[str, str], Functional]:
+    """The graph that is compiled: calls inlined, control flow functional (None: legacy control flow stays); calls that were kept."""
+    inlined = inline_calls(given.graph_def, roots)
+    graph = given if inlined.graph_def is given.graph_def else Graph(inlined.graph_def)
+    if keep_legacy is None:
+        return graph, inlined.kept, Functional(graph.graph_def)
+    functional = functionalize(graph, roots, keep_legacy)
+    if functional.graph_def is not graph.graph_def:
+        graph = Graph(functional.graph_def)
+    graph.keep_legacy = sorted(keep_legacy)
+    return graph, inlined.kept, functional

@@ -44,6 +44,8 @@ class Plan:
     outputs: list[str]
     clusters: list[ClusterPlan]
     compiled: list[str]
+    #: see `load.expand`; None in graphs of versions that left legacy control flow alone
+    keep_legacy: list[str] | None = None
 
 
 def make(original: Any, rewritten: Any, plan: Plan) -> bytes:
@@ -188,7 +190,7 @@ def read_plan(data: bytes) -> Plan:
     head, _ = _unpack(data)
     try:
         plan = head["plan"]
-        return Plan(plan["outputs"], [ClusterPlan(**c) for c in plan["clusters"]], plan["compiled"])
+        return Plan(plan["outputs"], [ClusterPlan(**c) for c in plan["clusters"]], plan["compiled"], plan.get("keep_legacy"))
     except (KeyError, TypeError) as e:
         raise GraphError(f"the graph's restore recipe is damaged: {e}") from e
 

@@ -16,9 +16,9 @@ from typing import Any
 from disc_tf.frontend import recipe
 from disc_tf.frontend.cluster import Cluster, Clustering, effective_preds, restored_clustering
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.functions import inline_calls
 from disc_tf.frontend.graph import Graph, TensorRef, parse_tensor, tensor_name
 from disc_tf.frontend.importer import Imported
+from disc_tf.frontend.load import expand
 from disc_tf.frontend.opdefs import op_info
 from disc_tf.frontend.tfproto import serialized
 
@@ -275,6 +275,7 @@ class _Rewrite:
                 for x in self.launches
             ],
             compiled=sorted(self.clustering.compiled - set(self.owner)),
+            keep_legacy=self.graph.keep_legacy,
         )
         data = recipe.make(self.original, self.out, plan)
         f = self.out.library.function.add()
@@ -396,7 +397,7 @@ def put_back(graph_def: Any, names: Iterable[str]) -> Any:
     if unknown:
         raise GraphError(f"no such cluster: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in plan.clusters)}")
     launched = {n.name: n for n in graph_def.node if n.op == LAUNCH_OP}
-    graph = Graph(inline_calls(original, [t.lstrip("^").partition(":")[0] for t in plan.outputs]).graph_def)
+    graph, _, _ = expand(Graph(original), [t.lstrip("^").partition(":")[0] for t in plan.outputs], plan.keep_legacy)
     clusters = {c.name: _cluster_of(graph, c) for c in plan.clusters if c.name not in names}
     compiled = {*plan.compiled, *(n for c in plan.clusters for n in c.nodes)}
     clustering = restored_clustering(graph, list(clusters.values()), compiled, plan.outputs)

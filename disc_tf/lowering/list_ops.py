@@ -10,7 +10,7 @@ from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import scalar_dim
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.gather_ops import check_in_range, gather
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
@@ -144,6 +144,11 @@ def element_shape(ctx: LoweringContext, node: NodeView, handle: Value) -> Value:
     return ctx.from_dims([Dim.of(-1) if d is None else d for d in declared], dtype)
 
 
+def _is_all(ctx: LoweringContext, indices: Value, n: Dim) -> bool:
+    """Whether the indices are 0 .. n-1."""
+    return indices.rank == 1 and indices.op is not None and indices.op.name == "iota" and ctx.env.is_equal(indices.dims[0], n) is True
+
+
 @lowering("TensorListGather", dtypes=_TYPES, limits=f"{_LIMITS}, and is set or declared")
 def list_gather(ctx: LoweringContext, node: NodeView, handle: Value, indices: Value, shape: Value) -> Value:
     """The elements of the given numbers, stacked."""
@@ -152,12 +157,18 @@ def list_gather(ctx: LoweringContext, node: NodeView, handle: Value, indices: Va
         raise Unsupported("INVALID", "Expected indices to be a vector")
     message = "Tried to gather elements whose shape is incompatible with element_shape"
     declared = merge_shapes(ctx, v.declared, declared_shape(ctx, shape), message)
+    whole = _is_all(ctx, indices, v.length)
     if declared is None or any(d is None for d in declared):
-        if not v.filled:
+        if not v.filled and not whole:
             raise Unsupported("SHAPE", "an element that is gathered may not be set, and its shape is not declared")
-        ctx.check_dim_cond(indices.dims[0], "GE", 1, message="Tried to gather 0-elements from a list with non-fully-defined shape")
+        message_of_none = "Tried to gather 0-elements from a list with non-fully-defined shape"
+        code = Status.UNIMPLEMENTED if node.attr("_disc_array", False) else Status.INVALID_ARGUMENT
+        ctx.check_dim_cond(indices.dims[0], "GE", 1, code, message_of_none)
     x = dense(ctx, v.declaring(declared))
     merge_shapes(ctx, declared, x.dims[1:], message)
+    if whole:  # what is not set is refused if nothing is; TF refuses it before, where nothing was lost
+        require_shape(ctx, v, declared, "Tried to gather uninitialized tensors from a list with non-fully-defined element_shape")
+        return x
     check_in_range(ctx, indices, x.dims[0], "Trying to gather an element outside of the list")
     return gather(ctx, x, indices, 0, 0)
 
@@ -238,6 +249,8 @@ def scatter_into(ctx: LoweringContext, node: NodeView, handle: Value, x: Value, 
                 raise Unsupported("SHAPE", f"the elements of a TensorList have different shapes: {p} and {q}")
             ctx.check_dims_eq(p, q, message=message)
     rows = ctx.cast_dims(x, (indices.dims[0], *stack.dims[1:]))
+    if _is_all(ctx, indices, v.length):
+        return v.with_stack(rows, filled=True, any_set=True)
     stack = _scatter(ctx, stack, indices, rows, "TensorListScatter: Trying to scatter outside of the list")
     some = b.compare(ctx.dim(x.dims[0]), ctx.dim(0), "GT")
     known = v.any_set if isinstance(v.any_set, bool) else None
