@@ -112,3 +112,125 @@ def test_unique_in_a_branch() -> None:
 
     c = case(fn, spec("int32", None))
     check_graph(c, [[np.array(v, np.int32)] for v in ([3, 3, 1, 3, 7], [5, 5], [], [1, 1, 1, 1])], TARGET)
+
+
+def test_shapes_by_run_time_values() -> None:
+    """Reshape, Tile, Slice, Fill and Range by fed values, 0 and wrong ones included."""
+
+    def reshaped(v: Any, shape: Any) -> Any:
+        return tensorflow().reshape(v, shape) * 2.0
+
+    i32 = lambda *v: np.array(v, np.int32)  # noqa: E731
+    c = case(reshaped, spec("float32", None), spec("int32", 2))
+    shapes = [i32(2, 3), i32(-1, 2), i32(6, -1), i32(1, 6), i32(2, 2), i32(-1, -1), i32(4, -1), i32(-2, 3), i32(0, -1)]
+    check_graph(c, [*([x(6), s] for s in shapes), [x(0), i32(0, -1)], [x(0), i32(0, 5)], [x(0), i32(-1, 0)]], TARGET)
+
+    def tiled(v: Any, times: Any) -> Any:
+        tf = tensorflow()
+        return tf.tile(v, times) + 1.0, tf.reduce_sum(tf.tile(v, times))
+
+    c = case(tiled, spec("float32", None, None), spec("int32", 2))
+    check_graph(c, [[x(2, 3), t] for t in (i32(1, 1), i32(2, 3), i32(0, 2), i32(3, 0), i32(-1, 1))], TARGET, SUMS)
+
+    def sliced(v: Any, begin: Any, size: Any) -> Any:
+        return tensorflow().slice(v, begin, size) * 3.0
+
+    c = case(sliced, spec("float32", None, None), spec("int32", 2), spec("int32", 2))
+    sizes = [
+        (i32(0, 0), i32(2, 3)), (i32(1, 1), i32(1, 2)), (i32(0, 1), i32(-1, -1)), (i32(2, 0), i32(0, 3)), (i32(2, 0), i32(1, 1)),
+        (i32(-1, 0), i32(1, 1)), (i32(0, 0), i32(3, 1)), (i32(0, 0), i32(-2, 1)), (i32(2, 3), i32(-1, -1)), (i32(3, 0), i32(0, 0)),
+    ]  # fmt: skip
+    check_graph(c, [[x(2, 3), *pair] for pair in sizes], TARGET)
+
+    def filled(dims: Any, start: Any, limit: Any, delta: Any) -> Any:
+        tf = tensorflow()
+        return tf.fill(dims, 1.5) * 2.0, tf.range(start, limit, delta) * 2
+
+    scalar = [spec("int32")] * 3
+    c = case(filled, spec("int32", 2), *scalar)
+    given = [(2, 3, 0, 5, 2), (0, 4, 0, 0, 1), (3, 0, 5, 0, -2), (1, 1, 0, 5, 0), (1, 1, 0, 5, -1), (-1, 1, 0, 1, 1), (2, 2, 7, 3, 1)]
+    check_graph(c, [[i32(*g[:2]), *(np.int32(v) for v in g[2:])] for g in given], TARGET)
+
+
+def test_sequence_mask() -> None:
+    def fn(lengths: Any, values: Any) -> Any:
+        tf = tensorflow()
+        mask = tf.sequence_mask(lengths, tf.shape(values)[1], tf.float32)
+        longest = tf.sequence_mask(lengths)
+        return mask * values, tf.reduce_sum(tf.cast(longest, tf.int32), 1), tf.boolean_mask(values, mask > 0)
+
+    c = case(fn, spec("int32", None), spec("float32", None, None))
+    lengths = [np.array(v, np.int32) for v in ([3, 0, 5], [5], [0, 0], [9, -2])]
+    check_graph(c, [[n, x(len(n), 5)] for n in lengths], TARGET)
+
+
+def test_detection_head() -> None:
+    """Scores and boxes to the boxes that stay, one class after another."""
+
+    def fn(boxes: Any, logits: Any) -> Any:
+        tf = tensorflow()
+        scores = tf.sigmoid(logits)
+        found = []
+        for label in range(2):
+            kept = tf.image.non_max_suppression(boxes, scores[:, label], 5, 0.4, 0.5)
+            chosen = tf.gather(boxes, kept)
+            found.append(tf.concat([chosen, tf.fill([tf.shape(kept)[0], 1], float(label))], 1))
+        return tf.concat(found, 0)
+
+    c = case(fn, spec("float32", None, 4), spec("float32", None, 2))
+    rng = np.random.default_rng(6)
+    inputs = []
+    for n in (40, 1, 0):
+        low = rng.uniform(0, 4, (n, 2))
+        inputs.append([np.concatenate([low, low + rng.uniform(0, 2, (n, 2))], 1).astype(np.float32), x(n, 2)])
+    check_graph(c, inputs, TARGET)
+
+
+def test_rows_go_to_experts_and_come_back() -> None:
+    """DynamicPartition, a product for each part, DynamicStitch."""
+    weights = [x(4, 4, seed=k) for k in range(3)]
+
+    def fn(rows: Any, experts: Any) -> Any:
+        tf = tensorflow()
+        places = tf.dynamic_partition(tf.range(tf.shape(rows)[0]), experts, 3)
+        parts = tf.dynamic_partition(rows, experts, 3)
+        done = [tf.nn.relu(tf.matmul(p, w)) for p, w in zip(parts, weights, strict=True)]
+        return tf.dynamic_stitch(places, done)
+
+    c = case(fn, spec("float32", None, 4), spec("int32", None))
+    inputs = [[x(n, 4), np.random.default_rng(n).integers(0, 3, n).astype(np.int32)] for n in (17, 1, 0)]
+    check_graph(c, [*inputs, [x(3, 4), np.array([1, 1, 1], np.int32)], [x(2, 4), np.array([0, 3], np.int32)]], TARGET, SUMS)
+
+
+def test_ragged_to_padded_and_back() -> None:
+    def fn(values: Any, lengths: Any) -> Any:
+        tf = tensorflow()
+        ragged = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+        padded = ragged.to_tensor(default_value=-1.0)
+        mask = tf.sequence_mask(lengths, tf.shape(padded)[1])
+        return padded * 2.0, tf.boolean_mask(padded, mask) - values, tf.math.bincount(lengths, minlength=4, maxlength=9)
+
+    c = case(fn, spec("float32", None), spec("int32", None))
+    check_graph(c, [[x(sum(n)), np.array(n, np.int32)] for n in ([2, 0, 3], [4], [0, 0], [])], TARGET)
+
+
+def test_results_of_many_threads_are_the_same() -> None:
+    """Two runs at a time, whatever the split of the work: the same bits."""
+    from disc_tf.compiler import compile_module
+    from disc_tf.testing.native_case import load as load_executable
+    from disc_tf.testing.native_case import run_executable
+
+    def fn(v: Any) -> Any:
+        tf = tensorflow()
+        at = tf.where(v > 0.0)
+        values, index = tf.unique(tf.cast(v[:, 0] * 4.0, tf.int32))
+        return at, tf.gather_nd(v, at), values, index
+
+    c = case(fn, spec("float32", None, 37))
+    executable = load_executable(compile_module(c.imported.module, TARGET).executable, TARGET[0])
+    feeds = c.feeds([x(9001, 37)])
+    runs = [run_executable(executable, feeds, max_threads=t) for t in (1, 2, 2)]
+    executable.close()
+    for run in runs[1:]:
+        for a, b in zip(runs[0], run, strict=True):
+            np.testing.assert_array_equal(a, b)
