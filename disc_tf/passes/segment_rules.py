@@ -258,7 +258,50 @@ def segment_of_gather(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     return [rw.value("disc.segment", operands, op.result.type, op.attrs)]
 
 
+# ---- rows of sparse tensors -------------------------------------------------------------------------------------------------
+
+
+def filled_rows_only(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """Where nothing but the row numbers of a filled sparse tensor is read, the other coordinates are not carried along."""
+    indices, *rest = op.operands
+    n, rank = indices.dims
+    if not rank.is_static or int(rank) < 2:
+        return None
+    for user, _ in op.results[0].uses:
+        if user.name != "slice" or user.attrs["starts"][1] != 0 or user.attrs["limits"][1] != 1:
+            return None
+    attrs = {"starts": (Dim.of(0), Dim.of(0)), "limits": (n, Dim.of(1)), "strides": (Dim.of(1), Dim.of(1))}
+    rows = rw.value("slice", [indices], TensorType(indices.dtype, (n, Dim.of(1))), attrs)
+    most = op.results[0].dims[0]
+    types = [TensorType(indices.dtype, (most, Dim.of(1))), *(r.type for r in op.results[1:])]
+    filled = rw.create("disc.fill_rows", [rows, *rest], types, op.attrs).results
+    others = rw.splat(0, TensorType(indices.dtype, (most, rank - 1)))
+    whole = rw.value("concatenate", [filled[0], others], op.results[0].type, {"dimension": 1})
+    return [whole, *filled[1:]]
+
+
+def columns_of_gather(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """Columns of gathered rows, of which nothing else is read, are gathered from the columns of the table."""
+    gather = op.operands[0].op
+    if gather is None or gather.name != "gather" or op.result.rank != 2 or not embedding_gather(gather):
+        return None
+    starts, limits, strides = op.attrs["starts"], op.attrs["limits"], op.attrs["strides"]
+    n = op.operands[0].dims[0]
+    whole = starts[0] == 0 and rw.equal(limits[0], n) and all(s == 1 for s in strides)
+    if not whole or not all(u.name == "slice" for u, _ in gather.result.uses) or gather.operands[1].rank != 1:
+        return None
+    rows, index = gather.operands
+    if rows.rank != 2 or rw.equal(op.result.dims[1], rows.dims[1]):
+        return None
+    attrs = {"starts": starts, "limits": (rows.dims[0], limits[1]), "strides": strides}
+    columns = rw.value("slice", [rows], TensorType(rows.dtype, (rows.dims[0], op.result.dims[1])), attrs)
+    sizes = {**gather.attrs, "slice_sizes": (Dim.of(1), op.result.dims[1])}
+    return [rw.value("gather", [columns, index], op.result.type, sizes)]
+
+
 SEGMENT_RULES = table(
+    (["slice"], columns_of_gather),
+    (["disc.fill_rows"], filled_rows_only),
     (["compare"], compare_bounded),
     (["reduce"], reduce_of_distinct),
     (["disc.segment"], segment_of_gather),

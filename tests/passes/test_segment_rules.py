@@ -154,3 +154,34 @@ def test_promises_of_ops():
 
     ops = rewritten(build)
     assert names(ops).count("compare") == 2  # the mask, and what no op promises
+
+
+def test_only_row_numbers_are_carried():
+    """Through the filled rows, and through the gather before them."""
+
+    def build(b, env, _table, x, ids, _weights):
+        pairs = b.concatenate([b.reshape(b.convert(ids, I64), [x.dims[0], 1]), b.reshape(x, [x.dims[0], 1])], 1)
+        kept = take(b, b.add(pairs, pairs), b.minimum(x, b.broadcast_in_dim(b.constant(np.int64(3)), x.dims, [])))
+        filled = b.fill_rows(kept, x, b.constant(np.int64(0)), 5)
+        n = b.bind_dim(filled[4], "f")
+        env.set_range("f", 0, None)
+        return [b.slice(filled[0], [0, 0], [n, 1]), b.slice(filled[1], [0], [n]), filled[2], filled[3]]
+
+    ops = rewritten(build)
+    (filled,) = [o for o in ops if o.name == "disc.fill_rows"]
+    (gather,) = [o for o in ops if o.name == "gather"]
+    assert [str(d) for d in filled.operands[0].dims] == ["n", "1"]
+    assert [str(d) for d in gather.operands[0].dims] == ["n", "1"]
+    assert names(ops).count("concatenate") == 1  # what the entries are made of: the filled rows are one column
+
+
+def test_coordinates_that_are_read_stay():
+    def build(b, env, _table, x, ids, _weights):
+        column = b.reshape(x, [x.dims[0], 1])
+        filled = b.fill_rows(b.concatenate([column, column], 1), x, b.constant(np.int64(0)), 5)
+        n = b.bind_dim(filled[4], "f")
+        env.set_range("f", 0, None)
+        return [b.slice(filled[0], [0, 1], [n, 2])]
+
+    ops = rewritten(build)
+    assert [str(o.operands[0].dims[1]) for o in ops if o.name == "disc.fill_rows"] == ["2"]

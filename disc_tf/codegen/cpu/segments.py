@@ -27,7 +27,6 @@ from disc_tf.ir.types import DType
 
 UNROLL = 8  # vectors of a row that are accumulated at once
 SHARED_COLUMNS = 32  # columns of a task where ids are in any order
-AHEAD = 8  # rows between a gathered row and the one whose memory is asked for
 _OP = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 

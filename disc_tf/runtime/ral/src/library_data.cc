@@ -45,6 +45,13 @@ void list_chunks(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
   for (int64_t c = begin; c < end; ++c) {
     int64_t at = starts[c];
     const int64_t last = starts[c + 1], limit = std::min(total, (c + 1) * kChunk);
+    if (rank == 1) {  // without branches on the data: a place is written again until its element is found
+      for (int64_t i = c * kChunk; i < limit && at < last; ++i) {
+        out[at] = i;
+        at += p[i] != 0;
+      }
+      continue;
+    }
     int64_t row = -1, row_end = c * kChunk;  // elements of one line of the minor dim lie in [row_end - dims[rank - 1], row_end)
     int64_t outer[kMaxVector] = {};
     for (int64_t i = c * kChunk; i < limit && at < last; ++i) {
