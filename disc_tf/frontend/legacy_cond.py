@@ -38,12 +38,14 @@ def conds_to_ifs(flow: Flow, keep: set[str], refused: dict[str, str], roots: Col
 
 @dataclasses.dataclass
 class _Group:
-    """Merges that become one If. ``inputs[m]``: the tensors of the else and the then branch, and the index of the latter."""
+    """Merges that become one If. ``branches``: of each the tensors of the else and the then branch; ``then_at``: which of its inputs the
+    latter is. ``alive``: the conditions of every node."""
 
     predicate: TensorRef
     outside: frozenset[_Condition]
     merges: list[FlowNode]
-    inputs: list[tuple[TensorRef, TensorRef, int]]
+    branches: list[tuple[TensorRef, TensorRef]]
+    then_at: list[int]
     alive: dict[str, frozenset[_Condition]]
 
 
@@ -110,7 +112,7 @@ def _next_group(flow: Flow, given_up: set[str], refused: dict[str, str]) -> _Gro
     inner = [f for f in found if len(f[2]) == deepest]
     first = min(inner, key=lambda f: depends[f[0].name])
     chosen = [f for f in inner if f[1] == first[1] and f[2] == first[2] and depends[f[0].name] == depends[first[0].name]]
-    return _Group(first[1], first[2], [f[0] for f in chosen], [f[3] for f in chosen], alive)
+    return _Group(first[1], first[2], [f[0] for f in chosen], [f[3][:2] for f in chosen], [f[3][2] for f in chosen], alive)
 
 
 def _make_if(flow: Flow, group: _Group, base: str, roots: set[str]) -> str:
@@ -180,7 +182,7 @@ def _branch(flow: Flow, group: _Group, k: int, captured: dict[TensorRef, int], c
         else:
             raise Refused(f"{ref[0]} is alive under other conditions than its branch")
 
-    for merge, pair in zip(group.merges, group.inputs, strict=True):
+    for merge, pair in zip(group.merges, group.branches, strict=True):
         need(pair[k])
         for c in merge.controls:
             if group.alive[c] == here:
@@ -216,11 +218,11 @@ def _branch_function(
             stops[(node.name, k)] = captured[node.inputs[0]]
     part, arguments = flow.part(names, stops, types)
     refs: list[TensorRef] = []
-    for pair in group.inputs:
+    for pair in group.branches:
         refs.append((arguments[stops[pair[k]]], 0) if pair[k] in stops else pair[k])
     for i, m in enumerate(group.merges):
         if _reads_index(flow, m):
-            then_at = group.inputs[i][2]
+            then_at = group.then_at[i]
             refs.append((_constant(part, then_at if k == 1 else 1 - then_at), 0))
     return part.function(base, arguments, refs)
 

@@ -253,9 +253,9 @@ def scatter_into(ctx: LoweringContext, node: NodeView, handle: Value, x: Value, 
         return v.with_stack(rows, filled=True, any_set=True)
     stack = _scatter(ctx, stack, indices, rows, "TensorListScatter: Trying to scatter outside of the list")
     some = b.compare(ctx.dim(x.dims[0]), ctx.dim(0), "GT")
-    known = v.any_set if isinstance(v.any_set, bool) else None
-    any_set = True if known is True else some if known is False else b.or_(some, ctx.b.convert(v.any_set, DType.BOOL))
-    return v.with_stack(stack, any_set=any_set)
+    if isinstance(v.any_set, Value):
+        some = b.or_(some, v.any_set)
+    return v.with_stack(stack, any_set=v.any_set is True or some)
 
 
 def _scatter(ctx: LoweringContext, stack: Value, indices: Value, rows: Value, message: str) -> Value:

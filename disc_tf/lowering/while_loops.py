@@ -271,7 +271,7 @@ class _Loop:
             assert e.most is not None
             e.most = e.most.substitute({"_trips": trips, "_last": last})
 
-    def _growth(self, e: _Extent, s: Dim, new: Dim, inner: set[str], at_most: list[tuple[int, Dim]]) -> Dim:
+    def _growth(self, e: _Extent, s: Dim, new: Dim, inner: frozenset[str], at_most: list[tuple[int, Dim]]) -> Dim:
         """The most that an extent becomes, over the symbols ``_trips`` (iterations) and ``_last`` (one more than a counter reaches)."""
         ctx = self.ctx
         if _at_most(ctx, new, s):
