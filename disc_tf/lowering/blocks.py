@@ -8,6 +8,7 @@ from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
 from disc_tf.lowering.content import bind, bind_run_time, constant_ints, content_of, element_dims
 from disc_tf.lowering.context import LoweringContext
+from disc_tf.lowering.dilation import dilated_convolution
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
 from disc_tf.lowering.shapes import invalid
@@ -80,16 +81,18 @@ def batch_to_space(ctx: LoweringContext, _node: NodeView, x: Value, block_shape:
     batch = _parts(ctx, x.dims[0], total, f"Input batch dimension ({x.dims[0]}) is not divisible by product of block sizes ({total})")
     rest = x.dims[len(block) + 1 :]
     spatial = x.dims[1 : len(block) + 1]
-    if total > 1:
-        x = ctx.b.slice(x, [ZERO] * x.rank, [batch * total, *x.dims[1:]])
-    y = ctx.b.reshape(x, (*block, batch, *spatial, *rest))
-    count = len(block)
-    order = [count]
-    for k in range(count):
-        order += [count + 1 + k, k]
-    y = ctx.b.transpose(y, (*order, *range(2 * count + 1, y.rank)))
     extents = [d * size for d, size in zip(spatial, block, strict=True)]
-    y = ctx.b.reshape(y, (batch, *extents, *rest))
+    wanted = (batch, *extents, *rest)
+    y = dilated_convolution(ctx, x, block, wanted)
+    if y is None:
+        if total > 1:
+            x = ctx.b.slice(x, [ZERO] * x.rank, [batch * total, *x.dims[1:]])
+        y = ctx.b.reshape(x, (*block, batch, *spatial, *rest))
+        count = len(block)
+        order = [count]
+        for k in range(count):
+            order += [count + 1 + k, k]
+        y = ctx.b.reshape(ctx.b.transpose(y, (*order, *range(2 * count + 1, y.rank))), wanted)
     starts, limits = [ZERO] * y.rank, list(y.dims)
     for k, ((before, after), extent) in enumerate(zip(pairs, extents, strict=True), 1):
         message = f"cropped_shape[{k - 1}]={extent - before - after} must be non-negative"

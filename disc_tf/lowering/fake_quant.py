@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from disc_tf.ir.core import Value
 from disc_tf.ir.types import DType
@@ -27,9 +28,10 @@ class _Range:
     zero: Value
 
 
-def _nudged(ctx: LoweringContext, node: NodeView, low: Value, high: Value, x: Value) -> _Range:
+def _nudged(ctx: LoweringContext, node: NodeView, ends: Sequence[Value], x: Value) -> _Range:
     """From ends that are scalars or one for each of the last dimension's elements."""
     b = ctx.b
+    low, high = ends
     bits = int(node.attr("num_bits", 8))
     if not 2 <= bits <= 16:
         raise invalid(f"num_bits must be between 2 and 16, inclusive: {bits}")
@@ -45,9 +47,9 @@ def _nudged(ctx: LoweringContext, node: NodeView, low: Value, high: Value, x: Va
         b.compare(point, number(least), "LT"), number(least),
         b.select(b.compare(point, number(most), "GT"), number(most), rounded),
     )  # fmt: skip
-    ends = [b.multiply(b.subtract(number(v), point), scale) for v in (least, most)]
+    nudged = [b.multiply(b.subtract(number(v), point), scale) for v in (least, most)]
     zero = b.and_(b.compare(low, 0, "EQ"), b.compare(high, 0, "EQ"))
-    return _Range(*(ctx.broadcast_to(v, x.dims) for v in (*ends, scale, zero)))
+    return _Range(*(ctx.broadcast_to(v, x.dims) for v in (*nudged, scale, zero)))
 
 
 def _quantized(ctx: LoweringContext, x: Value, r: _Range, by_inverse: bool) -> Value:
@@ -89,13 +91,13 @@ def _attribute_ends(ctx: LoweringContext, node: NodeView) -> list[Value]:
 @lowering("FakeQuantWithMinMaxArgs")
 def fake_quant_args(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     """Quantized and dequantized between constant ends."""
-    return _quantized(ctx, x, _nudged(ctx, node, *_attribute_ends(ctx, node), x), True)
+    return _quantized(ctx, x, _nudged(ctx, node, _attribute_ends(ctx, node), x), True)
 
 
 @lowering("FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel")
 def fake_quant_vars(ctx: LoweringContext, node: NodeView, x: Value, low: Value, high: Value) -> Value:
     """Quantized and dequantized between given ends (for each of the last dimension's elements); 0 where both are 0."""
-    return _quantized(ctx, x, _nudged(ctx, node, *_ends(ctx, node, x, low, high), x), False)
+    return _quantized(ctx, x, _nudged(ctx, node, _ends(ctx, node, x, low, high), x), False)
 
 
 def _passed(ctx: LoweringContext, g: Value, x: Value, r: _Range) -> tuple[Value, Value, Value]:
@@ -112,7 +114,7 @@ def fake_quant_args_grad(ctx: LoweringContext, node: NodeView, g: Value, x: Valu
     """The gradient where the input is inside the range."""
     ctx.require_same_shape(g, x, "gradients and inputs must be the same size")
     g = ctx.cast_dims(g, x.dims)
-    return _passed(ctx, g, x, _nudged(ctx, node, *_attribute_ends(ctx, node), x))[0]
+    return _passed(ctx, g, x, _nudged(ctx, node, _attribute_ends(ctx, node), x))[0]
 
 
 @lowering("FakeQuantWithMinMaxVarsGradient", "FakeQuantWithMinMaxVarsPerChannelGradient")
@@ -121,7 +123,7 @@ def fake_quant_vars_grad(ctx: LoweringContext, node: NodeView, g: Value, x: Valu
     ctx.require_same_shape(g, x, "gradients and inputs must be the same size")
     g = ctx.cast_dims(g, x.dims)
     b = ctx.b
-    r = _nudged(ctx, node, *_ends(ctx, node, x, low, high), x)
+    r = _nudged(ctx, node, _ends(ctx, node, x, low, high), x)
     inside, below, above = _passed(ctx, g, x, r)
     none = ctx.splat(0.0, x)
     axes = range(x.rank - 1 if "PerChannel" in node.op else x.rank)

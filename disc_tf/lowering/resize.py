@@ -50,7 +50,7 @@ class Axis:
         def ratio(a: Dim, c: Dim) -> Value:
             if a.is_static and c.is_static:
                 with np.errstate(all="ignore"):
-                    return self.ctx.scalar(np.float32(int(a)) / np.float32(int(c)), _F32)
+                    return self.ctx.scalar(float(np.float32(int(a)) / np.float32(int(c))), _F32)
             return self.ctx.b.divide(*(convert(self.ctx, self.ctx.dim(d), _F32) for d in (a, c)))
 
         plain = ratio(self.source, self.size)

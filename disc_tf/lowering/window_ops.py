@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from disc_tf.ir.core import Value
@@ -108,12 +110,12 @@ def _block_shape(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
 
 
 @lowering("SpaceToBatch", dtypes=NUMBERS)
-def space_to_batch_2d(ctx: LoweringContext, node: NodeView, x: Value, pads: Value) -> Value:
+def space_to_batch_2d(ctx: LoweringContext, node: NodeView, x: Value, pads: Value) -> Value | Sequence[Value]:
     """SpaceToBatchND over height and width."""
     return space_to_batch(ctx, node, x, _block_shape(ctx, node, x), pads)
 
 
 @lowering("BatchToSpace", dtypes=NUMBERS)
-def batch_to_space_2d(ctx: LoweringContext, node: NodeView, x: Value, crops: Value) -> Value:
+def batch_to_space_2d(ctx: LoweringContext, node: NodeView, x: Value, crops: Value) -> Value | Sequence[Value]:
     """BatchToSpaceND over height and width."""
     return batch_to_space(ctx, node, x, _block_shape(ctx, node, x), crops)
