@@ -465,6 +465,14 @@ class Builder:
         indices, taken, count = self.create("disc.nms", [data, scores, threshold, least, sigma], attrs).results
         return indices, taken, count
 
+    def combined_nms(
+        self, boxes: Value, scores: Value, threshold: Value, least: Value, per_class: DimLike, room: DimLike, clip: bool
+    ) -> list[Value]:
+        """Non-maximum suppression of boxes `[batch, n, 1 or classes, 4]` for each class of `scores [batch, n, classes]` (f32), the best
+        `room` of each image: boxes `[batch, room, 4]`, scores and classes `[batch, room]`, and how many are valid (i32 `[batch]`)."""
+        attrs = {"per_class": Dim.of(per_class), "room": Dim.of(room), "clip": clip}
+        return self.create("disc.combined_nms", [boxes, scores, threshold, least], attrs).results
+
     def partition(self, ids: Value, parts: int) -> tuple[Value, Value]:
         """The positions of `ids` (i32, [n]) that are 0 in their order, then those that are 1 ... (i64 [n]), and how many of each there are
         (i64 [parts]). Ids out of range are in no part."""

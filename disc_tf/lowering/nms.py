@@ -131,3 +131,43 @@ def nms_with_overlaps(
 ) -> Value:
     """NonMaxSuppressionV3 by a matrix of overlaps."""
     return _suppress(ctx, overlaps, scores, limit, threshold, least, None, overlaps=True)[0]
+
+
+def _positive(ctx: LoweringContext, v: Value, message: str) -> Dim:
+    if v.rank:
+        raise invalid(f"{message}: it must be 0-D, got shape {v.type}")
+    d = scalar_dim(ctx, v, message)
+    ctx.check_dim_cond(d, "GT", 0, message=message)
+    return bind(ctx, maximum(ctx.env, d, 0))
+
+
+@lowering(
+    "CombinedNonMaxSuppression",
+    limits="of boxes with equal scores the lower class and index come first, where TensorFlow's order depends on its heap",
+)
+def combined_nms(
+    ctx: LoweringContext, node: NodeView, boxes: Value, scores: Value, per_class: Value, total: Value, threshold: Value, least: Value
+) -> Sequence[Value]:
+    """The best boxes of each image, after NonMaxSuppression within each class: boxes, scores, classes, how many are valid."""
+    if boxes.rank != 4:
+        raise invalid(f"boxes must be 4-D: {boxes.type}")
+    if scores.rank != 3:
+        raise invalid(f"scores must be 3-D: {scores.type}")
+    batch, n, classes = scores.dims
+    each = _positive(ctx, per_class, "max_size_per_class must be positive")
+    most = _positive(ctx, total, "max_total_size must be > 0")
+    threshold = _scalar(ctx, threshold, DType.F32, "iou_threshold")
+    least = _scalar(ctx, least, DType.F32, "score_threshold")
+    _check_between(ctx, threshold, 0, 1, "iou_threshold must be in [0, 1]")
+    ctx.check_dims_eq(boxes.dims[3], 4, message="box dimension must be 4")
+    ctx.check_dims_eq(boxes.dims[0], batch, message="boxes and scores must have same batch size")
+    ctx.check_dims_eq(boxes.dims[1], n, message="number of boxes must be same as the number of scores")
+    shared = boxes.dims[2]
+    if shared != 1 and ctx.env.is_equal(shared, classes) is not True:
+        same = (ctx.b.compare(ctx.dim(shared), ctx.dim(d), "EQ") for d in (Dim.of(1), classes))
+        ctx.check(ctx.b.or_(*same), message="third dimension of boxes must be either 1 or num classes")
+    boxes = ctx.cast_dims(boxes, [batch, n, shared, 4])
+    if node.attr("pad_per_class", False):
+        most = minimum(ctx.env, most, each * classes)
+    clip = bool(node.attr("clip_boxes", True))
+    return ctx.b.combined_nms(boxes, scores, threshold, least, each, most, clip)

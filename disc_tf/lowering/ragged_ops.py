@@ -94,6 +94,7 @@ def ragged_range(
     steps = b.divide(b.subtract(b.maximum(span, one), one), step)
     sizes = b.select(b.compare(span, zero, "GT"), b.add(steps, one), zero)
     splits = splits_of(ctx, sizes)
+    ctx.check(b.compare(splits, ctx.splat(0, splits), "GE"), message="The ranges have more elements than can be counted")
     total = ctx.fresh_dim(b.maximum(last_of(ctx, splits), ctx.scalar(0, DType.I64)))
     row = row_ids(ctx, b.slice(splits, [1], [rows[0] + 1]), total)
     inside = b.subtract(b.iota(DType.I64, [total], 0), take(ctx, splits, row))

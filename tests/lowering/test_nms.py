@@ -117,3 +117,41 @@ def test_many_boxes():
         s = (s + np.random.default_rng(3).uniform(0, 1, s.shape)).astype(dtype.np)
         given = operands(b, s, 200, dtype.np, iou_threshold=0.5, score_threshold=0.2)
         check_op("NonMaxSuppressionV3", **given, modes=["dynamic"])
+
+
+def combined(b, s, per_class, total, at=0.5, least=0.1, **more):
+    check_op(
+        "CombinedNonMaxSuppression", boxes=np.asarray(b, np.float32), scores=np.asarray(s, np.float32),
+        max_output_size_per_class=np.array(per_class, np.int32), max_total_size=np.array(total, np.int32),
+        iou_threshold=np.array(at, np.float32), score_threshold=np.array(least, np.float32), **more,
+    )  # fmt: skip
+
+
+def several(batch, n, shared, classes, seed=0):
+    """Boxes of images with shared or own boxes of each class; no score occurs twice."""
+    images = [boxes(n * shared, seed=seed + k)[0] for k in range(batch)]
+    b = np.array(images).reshape(batch, n, shared, 4)
+    s = np.random.default_rng(seed).permutation(batch * n * classes) / max(batch * n * classes, 1)
+    return b / 6, s.reshape(batch, n, classes) - 0.2
+
+
+@pytest.mark.parametrize(("pad", "clip"), [(False, True), (True, False)])
+def test_combined(pad, clip):
+    for batch, n, shared, classes in ((2, 23, 1, 3), (1, 7, 3, 3), (2, 1, 1, 1), (0, 3, 1, 2), (2, 0, 1, 2), (3, 5, 2, 2)):
+        for per_class, total in ((3, 5), (30, 40), (1, 100)):
+            for least in (0.1, -1.0):
+                b, s = several(batch, n, shared, classes)
+                combined(b, s, per_class, total, least=least, pad_per_class=pad, clip_boxes=clip)
+
+
+def test_combined_errors():
+    b, s = several(2, 5, 1, 3)
+    wrong = {"pad_per_class": False, "clip_boxes": True}
+    for per_class, total in ((0, 5), (-1, 5), (3, 0), (3, -1), ([3], 5), (3, [5])):
+        combined(b, s, per_class, total, **wrong)
+    for at in (1.5, np.nan, [0.5]):
+        combined(b, s, 3, 5, at, **wrong)
+    for boxes_, scores in ((b[:, :, 0], s), (np.tile(b, (1, 1, 2, 1)), s), (b, s[:, :3]), (b[:1], s), (b[..., :3], s)):
+        combined(boxes_, scores, 3, 5, **wrong)
+    special = np.array([np.nan, 0.7, np.inf, -np.inf, 0.2])[None, :, None]
+    combined(b[:1], special, 3, 5, least=-np.inf, **wrong)

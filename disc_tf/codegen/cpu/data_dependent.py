@@ -27,6 +27,15 @@ def emit_nms(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
     return _call(ctx, "nms", [*op.operands, *targets_of(fusion, op), heap, boxes], scalars)
 
 
+def emit_combined_nms(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
+    """Library function ``combined_nms``."""
+    batch, n, classes = op.operands[1].dims
+    per_class, room = Dim.of(op.attrs["per_class"]), Dim.of(op.attrs["room"])
+    counts, kept = Temp("nms_counts", batch * classes * 8), Temp("nms_kept", batch * classes * dmin(per_class, n) * 8)
+    scalars = [batch, n, op.operands[0].dims[2], classes, per_class, room, int(op.attrs["clip"])]
+    return _call(ctx, "combined_nms", [*op.operands, *targets_of(fusion, op), counts, kept], scalars)
+
+
 def emit_nonzero(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
     """Library function ``nonzero``."""
     (x,) = op.operands

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.context import EmitContext
-from disc_tf.codegen.cpu.data_dependent import emit_nms, emit_nonzero, emit_partition, emit_search, emit_unique
+from disc_tf.codegen.cpu.data_dependent import emit_combined_nms, emit_nms, emit_nonzero, emit_partition, emit_search, emit_unique
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.linalg import emit_linalg
 from disc_tf.codegen.cpu.scan import emit_scan
@@ -24,6 +24,7 @@ from disc_tf.ir.core import Op
 OpEmitter = Callable[[Fusion, Op, EmitContext], Sequence[Kernel | LibraryCall]]
 OP_EMITTERS: dict[str, OpEmitter] = {
     "disc.cholesky": emit_linalg,
+    "disc.combined_nms": emit_combined_nms,
     "disc.fill_rows": emit_fill_rows,
     "disc.lu": emit_linalg,
     "disc.lu_solve": emit_linalg,

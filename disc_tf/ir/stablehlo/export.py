@@ -466,7 +466,7 @@ def _convolution(x: _FunctionExporter, op: Op) -> None:
     )
 
 
-@_handles("disc.nms", "disc.nonzero", "disc.partition", "disc.search", "disc.unique")
+@_handles("disc.combined_nms", "disc.nms", "disc.nonzero", "disc.partition", "disc.search", "disc.unique")
 def _data_dependent(x: _FunctionExporter, op: Op) -> None:
     x.custom_call(op)
 

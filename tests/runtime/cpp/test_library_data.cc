@@ -1,4 +1,4 @@
-// nonzero, unique, partition, search, nms: against plain loops, and with data that means harm. Buffers are vectors of exactly the size that
+// nonzero, unique, partition, search, nms, combined_nms: against plain loops, and with data that means harm. Buffers are vectors of exactly the size that
 // the functions may touch, so that AddressSanitizer sees every step outside of them.
 #include <algorithm>
 #include <cmath>
@@ -216,6 +216,39 @@ TEST(nms_stays_inside_whatever_the_data) {
     Ints taken(k.indices.begin(), k.indices.begin() + k.count);
     std::sort(taken.begin(), taken.end());
     EXPECT(std::adjacent_find(taken.begin(), taken.end()) == taken.end());  // no box twice
+  }
+}
+
+TEST(combined_nms_merges_classes) {
+  std::mt19937 random(5);
+  const float special[] = {kNan, kInf, -kInf, 0.0f, 1e-40f, 3e38f, -3e38f, 1, 2, 3, 0.5f};
+  for (int round = 0; round < 200; ++round) {
+    LibraryContext c;
+    const int64_t batch = random() % 3, n = random() % 7, classes = random() % 4, room = random() % 9;
+    const int64_t q = random() % 2 ? 1 : classes, per_class = random() % 2 ? INT32_MAX : 1 + random() % 4, per = std::min(per_class, n);
+    const bool clip = random() % 2;
+    const auto size = [](int64_t k) { return static_cast<size_t>(k); };
+    std::vector<float> boxes(size(batch * n * q * 4)), scores(size(batch * n * classes)), out(size(batch * room * 4), -7);
+    std::vector<float> out_scores(size(batch * room), -7), labels(size(batch * room), -7);
+    for (auto& v : boxes) v = round % 2 ? special[random() % 11] : static_cast<float>(random() % 5);
+    for (auto& v : scores) v = round % 3 ? special[random() % 11] : static_cast<float>(random() % 100) / 100;
+    float threshold = 0.4f, least = round % 2 ? -kInf : 0.2f;
+    Ints valid(size(batch), -7);
+    std::vector<int64_t> counts(size(batch * classes));
+    std::vector<char> kept(size(8 * batch * classes * per));
+    void* args[] = {boxes.data(), scores.data(), &threshold, &least, out.data(), out_scores.data(), labels.data(), valid.data(),
+                    counts.data(), kept.data()};
+    const int64_t scalars[] = {batch, n, q, classes, per_class, room, clip};
+    EXPECT_EQ(c.run->dispatch("combined_nms", args, scalars), 0);
+    for (int64_t image = 0; image < batch; ++image) {
+      EXPECT(valid[size(image)] >= 0 && valid[size(image)] <= std::min(room, classes * per));
+      const float* s = out_scores.data() + image * room;
+      for (int64_t j = 0; j < room; ++j) {
+        EXPECT(j >= valid[size(image)] ? s[j] == 0 : s[j] > least && (j == 0 || s[j] <= s[j - 1]));
+        EXPECT(labels[size(image * room + j)] >= 0 && labels[size(image * room + j)] < std::max<float>(1, static_cast<float>(classes)));
+        for (size_t k = 0; clip && k < 4; ++k) EXPECT(!(out[size(image * room + j) * 4 + k] > 1));
+      }
+    }
   }
 }
 

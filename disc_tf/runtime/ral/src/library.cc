@@ -12,6 +12,7 @@ struct Entry {
 
 constexpr Entry kFunctions[] = {
     {"cholesky", library_cholesky},
+    {"combined_nms", library_combined_nms},
     {"fill_rows", library_fill_rows},
     {"lu", library_lu},
     {"lu_solve", library_lu_solve},

@@ -24,6 +24,7 @@ int32_t library_lu_solve(disc_context*, void* const* args, const int64_t* scalar
 int32_t library_triangular_solve(disc_context*, void* const* args, const int64_t* scalars);
 
 // library_nms.cc
+int32_t library_combined_nms(disc_context*, void* const* args, const int64_t* scalars);
 int32_t library_nms(disc_context*, void* const* args, const int64_t* scalars);
 
 // library_sort.cc
