@@ -50,7 +50,8 @@ def extents(ctx: LoweringContext, shape: Value, what: str) -> list[Dim]:
     return known
 
 
-def _matrix(indices: Value, what: str = "indices") -> None:
+def matrix(indices: Value, what: str = "indices") -> None:
+    """Require indices of rank 2."""
     if indices.rank != 2:
         raise invalid(f"{what} must be a matrix, saw: {indices.type}")
 
@@ -78,13 +79,13 @@ def flat_positions(ctx: LoweringContext, indices: Value, dims: Sequence[Dim]) ->
     return total
 
 
-def _rank(ctx: LoweringContext, indices: Value, dims: Sequence[Dim], message: str) -> Value:
+def with_rank(ctx: LoweringContext, indices: Value, rank: int, message: str) -> Value:
     """``indices`` with the rank that the dense shape has as its second extent."""
-    ctx.check_dims_eq(indices.dims[1], len(dims), message=message)
-    return ctx.cast_dims(indices, [indices.dims[0], len(dims)])
+    ctx.check_dims_eq(indices.dims[1], rank, message=message)
+    return ctx.cast_dims(indices, [indices.dims[0], rank])
 
 
-def _entries(ctx: LoweringContext, indices: Value, values: Value, message: str) -> Value:
+def entries(ctx: LoweringContext, indices: Value, values: Value, message: str) -> Value:
     """``values`` of as many elements as there are entries."""
     if values.rank != 1:
         raise invalid(f"values must be a vector, saw: {values.type}")
@@ -98,11 +99,11 @@ def _entries(ctx: LoweringContext, indices: Value, values: Value, message: str) 
 @lowering("SparseReshape", limits="the lengths of both shapes are known")
 def sparse_reshape(ctx: LoweringContext, _node: NodeView, indices: Value, shape: Value, new_shape: Value) -> list[Value]:
     """The coordinates in another shape of as many elements; one extent may be -1."""
-    _matrix(indices, "Input indices")
+    matrix(indices, "Input indices")
     if new_shape.rank != 1:
         raise invalid(f"Target shape should be a vector but received shape {new_shape.type}")
     dims = extents(ctx, shape, "Input shape")
-    indices = _rank(ctx, indices, dims, "Input tensor rank must match input shape length.")
+    indices = with_rank(ctx, indices, len(dims), "Input tensor rank must match input shape length.")
     target = _new_dims(ctx, dims, new_shape)
     out_shape = ctx.from_dims(target, DType.I64)
     if len(dims) == len(target) and all(ctx.env.is_equal(a, b) is True for a, b in zip(dims, target, strict=True)):
@@ -195,14 +196,14 @@ def sparse_fill_empty_rows(
     """The entries by row, with an entry of the default value at column 0 of every row that has none."""
     if shape.rank != 1:
         raise invalid(f"dense_shape must be a vector, saw: {shape.type}")
-    _matrix(indices)
+    matrix(indices)
     if default.rank:
         raise invalid(f"default_value must be a scalar, saw: {default.type}")
     dims = extents(ctx, shape, "dense_shape")
     if not dims:
         raise invalid("Dense shape cannot be empty.")
-    values = _entries(ctx, indices, values, "The length of `values` must match the first dimension of `indices`.")
-    indices = _rank(ctx, indices, dims, "The length of `dense_shape` must match the second dimension of `indices`.")
+    values = entries(ctx, indices, values, "The length of `values` must match the first dimension of `indices`.")
+    indices = with_rank(ctx, indices, len(dims), "The length of `dense_shape` must match the second dimension of `indices`.")
     rows = bind(ctx, dims[0])
     check_in_range(ctx, column(ctx, indices, 0), rows, f"indices: a row is not in [0, {rows})")
     before = _filled_before(ctx, indices, rows)
@@ -265,10 +266,10 @@ def sparse_tensor_dense_matmul(
         if shape.rank == 1 and not shape.dims[0].is_static:
             raise Unsupported("RANK", f"a_shape has {shape.dims[0]} elements")
         raise invalid("Tensor 'a_shape' must have 2 elements")
-    _matrix(indices, "Tensor 'a_indices'")
-    values = _entries(ctx, indices, values, "Number of rows of a_indices does not match number of entries in a_values")
+    matrix(indices, "Tensor 'a_indices'")
+    values = entries(ctx, indices, values, "Number of rows of a_indices does not match number of entries in a_values")
     dims = extents(ctx, shape, "a_shape")
-    indices = _rank(ctx, indices, dims, "Number of columns of a_indices does not match number of entries in a_shape")
+    indices = with_rank(ctx, indices, len(dims), "Number of columns of a_indices does not match number of entries in a_shape")
     row, inner = (1, 0) if node.attr("adjoint_a", False) else (0, 1)
     if node.attr("adjoint_b", False):
         dense = ctx.b.transpose(dense, [1, 0])
@@ -286,12 +287,12 @@ def sparse_tensor_dense_add(
     ctx: LoweringContext, _node: NodeView, indices: Value, values: Value, shape: Value, dense: Value
 ) -> Value:
     """The dense tensor with the values added at their places."""
-    _matrix(indices, "Tensor a_indices")
-    values = _entries(ctx, indices, values, "Dimensions of a_values and a_indices do not match")
+    matrix(indices, "Tensor a_indices")
+    values = entries(ctx, indices, values, "Dimensions of a_values and a_indices do not match")
     dims = extents(ctx, shape, "a_shape")
     if len(dims) != dense.rank:
         raise invalid(f"Two operands have different ranks; received: {len(dims)} and {dense.rank}")
-    indices = _rank(ctx, indices, dims, "Dimensions of a_indices and a_shape do not match")
+    indices = with_rank(ctx, indices, len(dims), "Dimensions of a_indices and a_shape do not match")
     for i, (have, want) in enumerate(zip(dims, dense.dims, strict=True)):
         ctx.check_dims_eq(have, want, message=f"Dimension {i} does not equal (no broadcasting is supported)")
     for k, d in enumerate(dense.dims):
@@ -310,10 +311,10 @@ def sparse_tensor_dense_add(
 @lowering("SparseReorder", dtypes=ALL, limits="the length of input_shape is known")
 def sparse_reorder(ctx: LoweringContext, _node: NodeView, indices: Value, values: Value, shape: Value) -> list[Value]:
     """The entries in row-major order."""
-    _matrix(indices, "Input indices")
+    matrix(indices, "Input indices")
     dims = extents(ctx, shape, "Input shape")
-    values = _entries(ctx, indices, values, "Number of elements of values must match first dimension of indices")
-    indices = _rank(ctx, indices, dims, "Input rank should match shape rank")
+    values = entries(ctx, indices, values, "Number of elements of values must match first dimension of indices")
+    indices = with_rank(ctx, indices, len(dims), "Input rank should match shape rank")
     positions = flat_positions(ctx, indices, dims)
     _, order = ctx.b.sort([positions, ctx.b.iota(DType.I64, positions.dims, 0)], 0, "LT")
     return [take(ctx, indices, order), take(ctx, values, order)]
@@ -324,10 +325,10 @@ def sparse_reduce(
     ctx: LoweringContext, node: NodeView, indices: Value, values: Value, shape: Value, axes: Value
 ) -> Value:
     """The dense result of a reduction over axes; 0 where there are no entries."""
-    _matrix(indices, "Expected input_indices")
+    matrix(indices, "Expected input_indices")
     dims = extents(ctx, shape, "input_shape")
-    values = _entries(ctx, indices, values, "Expected input_values to have as many elements as there are indices")
-    indices = _rank(ctx, indices, dims, "Expected input_indices to have as many columns as input_shape has elements")
+    values = entries(ctx, indices, values, "Expected input_values to have as many elements as there are indices")
+    indices = with_rank(ctx, indices, len(dims), "Expected input_indices to have as many columns as input_shape has elements")
     over = {a + len(dims) * (a < 0) for a in constant_ints(ctx, axes, "the axes of a sparse reduction")}
     if any(not 0 <= a < len(dims) for a in over):
         raise invalid(f"Invalid reduction dimensions for input with {len(dims)} dimensions.")
@@ -350,4 +351,4 @@ def sparse_reduce(
     return ctx.b.reshape(out, [bind(ctx, d) for d in result])
 
 
-__all__ = ["extents", "flat_positions", "strides_of"]
+__all__ = ["column", "entries", "extents", "flat_positions", "matrix", "strides_of", "with_rank"]

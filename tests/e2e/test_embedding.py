@@ -78,11 +78,14 @@ def kernels(case: SessionCase) -> list[str]:
     return [k.symbol for k in case.result.report.kernels if k.kind == "library"]
 
 
+OTHER_LOOKUPS = [("sum", False), ("sqrtn", False), ("sum", True), ("mean", True)]
 BATCHES = [[1], [0], [3, 0, 2], [0, 0, 0], [1] * 64, [7, 1, 0, 13, 0, 0, 2, 50], [], [0, 1], [40] * 37]
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("combiner", "weighted"),
+    [("mean", False), ("sqrtn", True), *(pytest.param(c, w, marks=pytest.mark.slow) for c, w in OTHER_LOOKUPS)],
+)
 def test_safe_lookup(combiner: str, weighted: bool) -> None:
     """Empty rows, empty batches, ids and weights that are pruned."""
     case = one_cluster(safe_lookup(combiner, weighted=weighted))
@@ -93,14 +96,13 @@ def test_safe_lookup(combiner: str, weighted: bool) -> None:
     assert not isinstance(case.check(wide), Failure)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_norm": 1.0}, {"max_norm": 1.0, "weighted": True}, {"default_id": 3}, {"rank": 3}, {"dim": 1}, {"dim": 130},
-        {"dtype": "float64"}, {"dtype": "float16", "dim": 7}, {"fast": True}, {"fast": True, "weighted": True},
-    ],
-    ids=str,
-)  # fmt: skip
+VARIANTS: list[dict[str, Any]] = [{"max_norm": 1.0, "weighted": True}, {"rank": 3}, {"dtype": "float16", "dim": 7}]
+OTHER_VARIANTS: list[dict[str, Any]] = [
+    {"max_norm": 1.0}, {"default_id": 3}, {"dim": 1}, {"dim": 130}, {"dtype": "float64"}, {"fast": True}, {"fast": True, "weighted": True}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [*VARIANTS, *(pytest.param(v, marks=pytest.mark.slow) for v in OTHER_VARIANTS)], ids=str)
 def test_variants(options: dict[str, Any]) -> None:
     if options.get("weighted") and options.get("dtype", "float32") != "float32":
         pytest.skip("weights are f32")

@@ -10,7 +10,7 @@ NUMBERS = [d for d in DType if not d.is_bool]
 F32 = DType.F32
 ONCE = ("dynamic",)
 #: every dtype; those whose code differs in nothing but the width are tested with the slow tests
-EACH = [d if d in (F32, DType.BF16, DType.I64, DType.U8) else pytest.param(d, marks=pytest.mark.slow) for d in NUMBERS]
+EACH = [d if d in (F32, DType.BF16, DType.I64) else pytest.param(d, marks=pytest.mark.slow) for d in NUMBERS]
 SORTED = ("Sum", "Mean", "Prod", "Max", "Min")
 UNSORTED = ("Sum", "Prod", "Max", "Min")
 
