@@ -77,13 +77,15 @@ class DType(enum.Enum):
 
     @staticmethod
     def from_tf(number: int) -> DType | None:
-        """The DType of a TensorFlow ``DataType`` number, or None (strings, resources, complex ...)."""
+        """The DType of a TensorFlow ``DataType`` number, or None (strings, resources, complex ...). Quantized types are their integers."""
         return _BY_TF.get(number)
 
 
 _BY_NAME = {d.ir_name: d for d in DType}
 _BY_NP = {d.np: d for d in DType}
-_BY_TF = {d.tf_enum: d for d in DType}
+#: DataType numbers of qint8, quint8, qint32, qint16, quint16: the same bits as the integers
+_QUANTIZED = {11: DType.I8, 12: DType.U8, 13: DType.I32, 15: DType.I16, 16: DType.U16}
+_BY_TF = {d.tf_enum: d for d in DType} | _QUANTIZED
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -72,6 +72,10 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     "TensorFlow's legacy control flow; it is compiled where it can be turned into While and If": (
         "Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond", "ControlTrigger", "Abort",
     ),
+    "integer kernels of TensorFlow 1's quantized graphs, which no exporter writes any more; QuantizeV2 and Dequantize are compiled": (
+        "Quantized*", "Requantize*", "RequantizationRange*", "QuantizeDownAndShrinkRange", "UniformQuantize*", "UniformDequantize",
+        "UniformRequantize",
+    ),
     "a search over sequences, for which TensorFlow's kernel is the better place": (
         "CTCBeamSearchDecoder", "CTCGreedyDecoder", "CTCLoss", "CTCLossV2", "GenerateBoundingBoxProposals", "CombinedNonMaxSuppression",
         "NearestNeighbors", "KMC2ChainInitialization", "KmeansPlusPlusInitialization", "IsotonicRegression",

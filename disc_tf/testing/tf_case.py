@@ -97,7 +97,12 @@ def tf_answer(op: str, arguments: Mapping[str, Any]) -> Answer:
     if result is None or isinstance(result, tf.Operation):
         return []
     results = result if isinstance(result, (list, tuple)) else [result]
-    return [np.asarray(r.numpy()) for r in _flatten(results)]
+    return [plain(np.asarray(r.numpy())) for r in _flatten(results)]
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """An array of a quantized type (numpy has these as records of one integer) as its integers."""
+    return array if array.dtype.fields is None else array.view(array.dtype[0])
 
 
 def _flatten(results: Any) -> Iterator[Any]:
@@ -129,7 +134,7 @@ def one_op_graph(op: str, arguments: Mapping[str, Any], const: Sequence[str]) ->
         if known:
             return tf.constant(value, name=f"const_{name}")
         feeds.append(f"arg_{name}")
-        arrays.append(value)
+        arrays.append(plain(value))
         return tf.compat.v1.placeholder(value.dtype, None, name=f"arg_{name}")
 
     with tf.Graph().as_default() as graph:

@@ -26,7 +26,7 @@ _FILES = (
     "nodes_and_norms", "convolution", "pooling", "blocks", "resize", "grad_ops", "window_grads", "batch_norm_training",
     "image_ops", "fake_quant",
     "data_dependent", "nms", "partition_ops", "counting_ops", "sequence_ops", "ragged_ops", "segment_ops", "sparse_ops", "sparse_structure",
-    "jax_rules", "random_ops", "linalg_ops", "rnn_cells", "gradient_shapes",
+    "jax_rules", "random_ops", "linalg_ops", "quantized", "rnn_cells", "gradient_shapes",
 )  # fmt: skip
 
 

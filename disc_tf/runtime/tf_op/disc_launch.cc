@@ -54,6 +54,18 @@ TF_DataType tf_dtype(int32_t dtype) {
   return kTypes[dtype - 1];
 }
 
+// The integer type with the same bits: executables know no quantized types.
+TF_DataType storage_of(TF_DataType type) {
+  switch (type) {
+    case TF_QINT8: return TF_INT8;
+    case TF_QUINT8: return TF_UINT8;
+    case TF_QINT16: return TF_INT16;
+    case TF_QUINT16: return TF_UINT16;
+    case TF_QINT32: return TF_INT32;
+    default: return type;
+  }
+}
+
 // The node's view of an executable: which input is which argument.
 struct Kernel {
   disc_exec* exec = nullptr;
@@ -120,7 +132,7 @@ Failure match(const std::vector<std::vector<TF_DataType>>& lists, const std::vec
     size_t n = 0;
     for (size_t i = 0; i < signature.size(); ++i) {
       if (signature[i].kind != first_kind + static_cast<int>(l)) continue;
-      if (n >= lists[l].size() || lists[l][n] != tf_dtype(signature[i].dtype))
+      if (n >= lists[l].size() || storage_of(lists[l][n]) != tf_dtype(signature[i].dtype))
         return {TF_INVALID_ARGUMENT, std::string(kOpName) + ": the node's " + what + " types do not fit its executable at " + signature[i].name};
       (*position)[i] = base + static_cast<int32_t>(n++);
     }
@@ -147,7 +159,9 @@ Failure construct(TF_OpKernelConstruction* ctx, Kernel* kernel) {
   for (size_t i = 0; i < results.size(); ++i) ral().result(kernel->exec, static_cast<int32_t>(i), &results[i]);
   if (Failure f = match(ins, args, DISC_KIND_CONST, "inputs", &kernel->input_of_arg)) return f;
   if (Failure f = match(outs, results, DISC_KIND_HOST, "outputs", &kernel->output_of_result)) return f;
-  for (const disc_tensor_info& r : results) kernel->result_types.push_back(tf_dtype(r.dtype));
+  std::vector<TF_DataType> types = outs[0];
+  types.insert(types.end(), outs[1].begin(), outs[1].end());
+  for (const int32_t output : kernel->output_of_result) kernel->result_types.push_back(types[static_cast<size_t>(output)]);
   return {};
 }
 
