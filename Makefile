@@ -10,12 +10,15 @@ JOBS ?= 2
 # an older TensorFlow that the compatibility test serves an artefact in
 COMPAT_TF ?= 2.19.1
 COMPAT_VENV ?= .venv-compat
+# where the model table's architectures come from, and options of the table (`make models ZOO='--only BERT'`)
+ZOO_VENV ?= .venv-zoo
+ZOO ?=
 
 # what the tools leave in the environment must not change what the tests see
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: demo test test-all test-compat test-sanitize bench lint env clean
+.PHONY: demo test test-all test-compat test-sanitize bench models lint env clean
 
 env: $(STAMP)
 
@@ -60,9 +63,16 @@ test-sanitize: $(STAMP)
 bench: $(STAMP) $(MODELS)/tiny_bert.pb $(MODELS)/bert_base.pb
 	$(BIN)/python -m bench.run --models $(MODELS) --json build/bench.json --markdown docs/performance.md
 
+# writes docs/models.md: published architectures through the compiler; what is done in build/zoo is not done again. The interpreter that
+# makes KerasHub's models is one of its own: nothing else needs that package.
+models: $(STAMP)
+	test -x $(ZOO_VENV)/bin/python || $(PYTHON) -m venv $(ZOO_VENV)
+	$(ZOO_VENV)/bin/python -m pip install --quiet $$($(BIN)/python -m pip freeze | grep -iE '^(tensorflow|keras)==') keras-hub
+	$(BIN)/python -m bench.zoo --build-python $(ZOO_VENV)/bin/python --markdown docs/models.md $(ZOO)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
 clean:
-	rm -rf build $(VENV) $(COMPAT_VENV)
+	rm -rf build $(VENV) $(COMPAT_VENV) $(ZOO_VENV)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.zoo.model import Model, catalogue
-from bench.zoo.stages import write
+from bench.zoo.stages import RANDOM_SHAPES, write
 from bench.zoo.table import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -77,10 +77,11 @@ def commands(model: Model, directory: Path, args: argparse.Namespace) -> dict[st
     """The command of every stage."""
     stage = [sys.executable, "-m", "bench.zoo.stages"]
     where, threads = [model.name, str(directory)], ["--threads", str(args.threads)]
+    threads += ["--points", str(args.points)] if args.points is not None else []
     out = {
         "build": [args.build_python, "-m", "bench.zoo.build", *where],
         "optimise": [*stage, "optimise", *where, *(f"--target={t}" for t in args.target)],
-        "check": [*stage, "check", *where, *threads],
+        "check": [*stage, "check", *where, *threads, "--random", str(args.random)],
         "time": [*stage, "time", *where, *threads, "--rounds", str(args.rounds)],
     }
     return {k: v for k, v in out.items() if not (k == "time" and args.no_timing)}
@@ -127,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", choices=sorted(models), help="repeatable")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--points", type=int, default=None, metavar="N", help="at most N of each model's points")
+    parser.add_argument("--random", type=int, default=RANDOM_SHAPES, metavar="N", help="random shapes of a check")
     parser.add_argument("--target", action="append", default=[], help="instruction sets (default: those of a written file, all)")
     parser.add_argument("--time-limit", type=float, default=1200.0, metavar="S", help="seconds for a stage of a model")
     parser.add_argument("--memory-limit", type=float, default=24.0, metavar="GB", help="address space of each process")

@@ -50,7 +50,7 @@ def random_sizes(model: Model, specs: Sequence[InputSpec], count: int, seed: int
     return [{name: draw(name) for name in names} for _ in range(count)]
 
 
-def optimise(model: Model, directory: Path, targets: Sequence[str]) -> None:
+def optimise(directory: Path, targets: Sequence[str]) -> None:
     report = directory / "report.json"
     command = [sys.executable, "-m", "disc_tf.cli", "optimize", directory / "graph.pb", "-o", directory / "optimized.pb"]
     command += ["--no-verify", "-q", "--report", report, *(f"--target={t}" for t in targets)]
@@ -93,9 +93,9 @@ def bounds(
     return found
 
 
-def check(model: Model, directory: Path, threads: int) -> None:
+def check(model: Model, directory: Path, threads: int, limit: int | None, count: int) -> None:
     specs, outputs, points = specs_from_json(directory / "graph.json")
-    shapes = [*points, *map(dict, model.odd), *random_sizes(model, specs, RANDOM_SHAPES, seed=11)]
+    shapes = [*points[:limit], *map(dict, model.odd), *random_sizes(model, specs, count, seed=11)]
 
     def show(row: ShapeResult) -> None:
         print(shape_line(row), flush=True)
@@ -103,15 +103,15 @@ def check(model: Model, directory: Path, threads: int) -> None:
     rows = verify_graphs(
         directory / "graph.pb", directory / "optimized.pb", specs, outputs, shapes, threads=threads, progress=show
     )
-    limits = bounds(directory / "graph.pb", specs, outputs, shapes, rows, threads)
-    found = [{**vars(r), "bound": limit} for r, limit in zip(rows, limits, strict=True)]
+    allowed = bounds(directory / "graph.pb", specs, outputs, shapes, rows, threads)
+    found = [{**vars(r), "bound": bound} for r, bound in zip(rows, allowed, strict=True)]
     write(directory / "check.json", {"ok": all(r.ok for r in rows), "shapes": found})
     for row in found:
         if not row["ok"]:
             print("FAILED", row["shapes"], row["message"])
 
 
-def measure(model: Model, directory: Path, threads: int, rounds: int) -> None:
+def measure(directory: Path, threads: int, limit: int | None, rounds: int) -> None:
     specs, outputs, points = specs_from_json(directory / "graph.json")
 
     def show(row: BenchRow) -> None:
@@ -122,7 +122,7 @@ def measure(model: Model, directory: Path, threads: int, rounds: int) -> None:
         directory / "optimized.pb",
         specs,
         outputs,
-        points,
+        points[:limit],
         threads=threads,
         rounds=rounds,
         progress=show,
@@ -137,15 +137,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--points", type=int, default=None, metavar="N", help="at most N of the points")
+    parser.add_argument("--random", type=int, default=RANDOM_SHAPES, metavar="N", help="random shapes of a check")
     parser.add_argument("--target", action="append", default=[])
     args = parser.parse_args(argv)
     model = catalogue()[args.name]
     if args.stage == "optimise":
-        optimise(model, args.directory, args.target)
+        optimise(args.directory, args.target)
     elif args.stage == "check":
-        check(model, args.directory, args.threads)
+        check(model, args.directory, args.threads, args.points, args.random)
     else:
-        measure(model, args.directory, args.threads, args.rounds)
+        measure(args.directory, args.threads, args.points, args.rounds)
 
 
 if __name__ == "__main__":
