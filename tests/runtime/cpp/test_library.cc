@@ -94,3 +94,47 @@ TEST(unknown_library_function) {
   Context c;
   EXPECT_EQ(c.run->dispatch("no such thing", nullptr, nullptr), static_cast<int32_t>(disc::kUnimplemented));
 }
+
+TEST(linear_algebra) {
+  Context c;
+  // Rows in an order that needs pivoting, twice; right sides of two columns.
+  std::vector<double> a{0, 2, 1, 1, 0, 0, 0, 0, 4, 1, 0, 0, 0, 1, 0, 0, 0, 1}, lu(18), b{1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}, x(12);
+  std::vector<int32_t> order(6);
+  std::vector<uint8_t> odd(2);
+  const int64_t s[] = {DISC_F64, 2, 3, 2, 0, 0};
+  void* factor[] = {a.data(), lu.data(), order.data(), odd.data()};
+  EXPECT_EQ(c.run->dispatch("lu", factor, s), 0);
+  EXPECT(odd[0] == 1 && odd[1] == 0 && order == (std::vector<int32_t>{1, 0, 2, 0, 1, 2}));
+  void* solve[] = {lu.data(), order.data(), b.data(), x.data()};
+  EXPECT_EQ(c.run->dispatch("lu_solve", solve, s), 0);
+  EXPECT(x[0] == 3 && x[1] == 4 && x[4] == 1.25 && x[5] == 1.5 && x[2] == (1 - 1.25) / 2 && x[6] == 1 && x[11] == 6);
+  const int64_t transposed[] = {DISC_F64, 2, 3, 2, 0, 1};
+  EXPECT_EQ(c.run->dispatch("lu_solve", solve, transposed), 0);
+  EXPECT(x[0] == 1.5 && x[1] == 2 && x[2] == 1 && x[3] == 2);  // a^T x = b: row 1 of a^T is 2 x0 = 3 ...
+  // Orders that are no rows stay inside of the matrix.
+  order = {-7, 99, 1 << 30, 0, 1, 2};
+  EXPECT_EQ(c.run->dispatch("lu_solve", solve, s), 0);
+  EXPECT_EQ(c.run->dispatch("lu_solve", solve, transposed), 0);
+}
+
+TEST(cholesky_and_triangles) {
+  Context c;
+  std::vector<float> a{4, kNan, 2, 5, -1, 0, 0, 1}, l(8, 7.0f), b{2, 6, 1, 1}, x(4);
+  const int64_t s[] = {DISC_F32, 2, 2, 1, 1, 0};
+  void* factor[] = {a.data(), l.data()};
+  EXPECT_EQ(c.run->dispatch("cholesky", factor, s), 0);  // the upper triangle is not read; the second matrix has no factor
+  EXPECT(l[0] == 2 && l[1] == 0 && l[2] == 1 && l[3] == 2 && std::isnan(l[4]) && l[5] == 0 && std::isnan(l[6]) && std::isnan(l[7]));
+  void* solve[] = {l.data(), b.data(), x.data()};
+  EXPECT_EQ(c.run->dispatch("triangular_solve", solve, s), 0);
+  EXPECT(x[0] == 1 && x[1] == 2.5f);
+  const int64_t transposed[] = {DISC_F32, 1, 2, 1, 1, 1};
+  EXPECT_EQ(c.run->dispatch("triangular_solve", solve, transposed), 0);
+  EXPECT(x[1] == 3 && x[0] == -0.5f);
+  for (const int64_t n : {0, 1}) {
+    const int64_t none[] = {DISC_F32, n, 0, 3, 1, 0};
+    EXPECT_EQ(c.run->dispatch("cholesky", factor, none), 0);
+    EXPECT_EQ(c.run->dispatch("triangular_solve", solve, none), 0);
+  }
+  const int64_t wrong[] = {DISC_I32, 1, 2, 1, 1, 0};
+  EXPECT_EQ(c.run->dispatch("cholesky", factor, wrong), static_cast<int32_t>(disc::kInternal));
+}
