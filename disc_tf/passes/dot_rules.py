@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from disc_tf.ir.core import Function, Module, Op, Value, replace_all_uses
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.pass_manager import Pass
-from disc_tf.ir.types import TensorType
+from disc_tf.ir.types import TensorType, Type
 from disc_tf.passes.rewriter import Rewriter, rewrite, table
 
 _MAX_MERGED = 4
@@ -86,7 +86,68 @@ def transposed_result(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     return [rw.value("dot_general", dot.operands[::-1], op.result.type, {**attrs, **swapped})]
 
 
-DOT_RULES = table((["dot_general"], fold_transpose), (["dot_general"], outer_product), (["transpose"], transposed_result))
+def grouped_scores(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """Scores of query heads that share a key head (``btkgh,bskh->bkgts``): the group is a batch dim, over which the keys are broadcast.
+
+    Without it the scores come as ``bktgs`` and are transposed, and no attention is seen in them.
+    """
+    dot = op.operands[0].op
+    if dot is None or dot.name != "dot_general" or len(dot.result.uses) != 1 or not dot.attrs["lhs_batching"]:
+        return None
+    n = len(dot.attrs["lhs_batching"])
+    if tuple(op.attrs["permutation"]) != (*range(n), n + 1, n, n + 2) or len(_lhs_free(dot)) != 2:
+        return None
+    rw.loc = tuple(dict.fromkeys((*dot.loc, *op.loc)))
+    return [_batched_group(dot, _lhs_free(dot)[1], op.result.type, rw)]
+
+
+def grouped_context(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """The values of such an attention (``bkgts,bskh->bkgth``), likewise."""
+    if len(_lhs_free(op)) != 2 or not op.attrs["lhs_batching"] or len(_free(op)) != 1 or not _is_softmax(op.operands[0]):
+        return None
+    return [_batched_group(op, _lhs_free(op)[0], op.result.type, rw)]
+
+
+def _batched_group(dot: Op, group: int, kind: Type, rw: Rewriter) -> Value:
+    """``dot`` with the free dim ``group`` of its left operand as the last batch dim."""
+    a, b = dot.operands
+    wide = rw.broadcast(b, (a.dims[group], *b.dims), range(1, b.rank + 1))
+    attrs = {
+        **dot.attrs,
+        "lhs_batching": (*dot.attrs["lhs_batching"], group),
+        "rhs_batching": (*(i + 1 for i in dot.attrs["rhs_batching"]), 0),
+        "rhs_contracting": tuple(i + 1 for i in dot.attrs["rhs_contracting"]),
+    }
+    return rw.value("dot_general", [a, wide], kind, attrs)
+
+
+def _lhs_free(dot: Op) -> list[int]:
+    return [i for i in range(dot.operands[0].rank) if i not in (*dot.attrs["lhs_contracting"], *dot.attrs["lhs_batching"])]
+
+
+#: ops between a softmax and the product with the values: masks, dropout's scale, broadcasts that are none once dims are known to be equal
+_AROUND_SOFTMAX = frozenset("select multiply convert transpose reshape broadcast_in_dim divide".split())
+
+
+def _is_softmax(v: Value) -> bool:
+    """Whether ``v`` is a quotient of exponentials, seen through what masks and scales it."""
+    for _ in range(8):
+        op = v.op
+        if op is None or op.name not in _AROUND_SOFTMAX:
+            return False
+        v = op.operands[1 if op.name == "select" else 0]
+        if op.name == "divide":
+            return v.op is not None and v.op.name == "exponential"
+    return False
+
+
+DOT_RULES = table(
+    (["dot_general"], fold_transpose),
+    (["dot_general"], outer_product),
+    (["dot_general"], grouped_context),
+    (["transpose"], transposed_result),
+    (["transpose"], grouped_scores),
+)
 
 
 # ---- merging --------------------------------------------------------------------------------------------------

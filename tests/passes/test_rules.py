@@ -251,6 +251,27 @@ def test_a_transposed_product_is_the_product_of_exchanged_operands(order: tuple[
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+def test_query_heads_that_share_a_key_head_are_a_batch() -> None:
+    """``btkgh,bskh->bkgts``, a softmax, ``bkgts,bskh->bkgth``: two products without transposes of the scores."""
+    args = [(F32, ("b", "t", 2, 3, 4)), (F32, ("b", "s", 2, 4)), (F32, ("b", "s", 2, 4))]
+
+    def body(b, q, k, v):
+        scores = b.transpose(b.dot_general(q, k, [4], [3], [0, 2], [0, 2]), (0, 1, 3, 2, 4))
+        e = b.exponential(scores)
+        total = b.reduce(e, [4], "add")
+        probs = b.divide(e, b.broadcast_in_dim(total, e.dims, (0, 1, 2, 3)))
+        return b.dot_general(probs, v, [4], [1], [0, 1], [0, 2])
+
+    module = build(args, body)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(s).astype(np.float32) for s in [(2, 5, 2, 3, 4), (2, 7, 2, 4), (2, 7, 2, 4)]]
+    (want,) = evaluate(module, inputs)
+    names = run(module, "dot_canonicalize", "dce")
+    assert names.count("dot_general") == 2 and "transpose" not in names
+    assert all(len(op.attrs["lhs_batching"]) == 3 for op in module.main.body.ops if op.name == "dot_general")
+    np.testing.assert_allclose(evaluate(module, inputs)[0], want, rtol=1e-6)
+
+
 def test_dots_with_run_time_operands_do_not_merge() -> None:
     w = (F32, (4, 6))
     args = [(F32, ("m", 4)), w, w]
