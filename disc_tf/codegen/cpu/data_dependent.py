@@ -64,6 +64,6 @@ def emit_unique(fusion: Fusion, op: Op, ctx: EmitContext) -> list[LibraryCall]:
     """Library function ``unique``."""
     (x,) = op.operands
     rows, width = x.dims
-    work = Temp("unique_table", rows * 8)
+    work = Temp("unique_table", rows * 16)
     scalars = [dtype_code(x), rows, width, op.results[1].dtype.bytes, int(op.attrs["distinct_zeros"])]
     return _call(ctx, "unique", [x, *targets_of(fusion, op), work], scalars)

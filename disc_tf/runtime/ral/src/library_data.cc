@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kChunk = 65536;  // elements that a task counts, then lists
 constexpr int64_t kMaxVector = 8;  // ranks that Where takes
 
-enum { kTotal, kRank, kDims };
+enum { kTotal, kDimCount, kDims };
 
 int64_t count_true(const uint8_t* p, int64_t begin, int64_t end) {
   int64_t n = 0;
@@ -35,50 +35,61 @@ void count_chunks(const disc_kernel_args* a, int64_t begin, int64_t end, void*) 
     starts[c] = count_true(static_cast<const uint8_t*>(a->bufs[0]), c * kChunk, std::min(total, (c + 1) * kChunk));
 }
 
-// Index vectors of the true elements of a chunk, written from where the chunks before it end. Never more than were counted.
-void list_chunks(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+// The true ones of elements [i, end) of a line that starts at `start`, written behind `at` until `last`: `outer` is where the line is.
+template <int kRank>
+int64_t list_line(const uint8_t* p, int64_t i, int64_t end, int64_t start, const int64_t* outer, int64_t rank, int64_t* out, int64_t at,
+                  int64_t last) {
+  const int64_t width = kRank ? kRank : rank;
+  while (i < end && at < last) {
+    if (i + 8 <= end) {
+      uint64_t eight;
+      std::memcpy(&eight, p + i, sizeof(eight));
+      if (eight == 0) {
+        i += 8;
+        continue;
+      }
+    }
+    // Written whether true or not, and counted if true: that needs no prediction.
+    for (const int64_t stop = std::min(i + 8, end); i < stop && at < last; ++i) {
+      int64_t* to = out + at * width;
+      for (int64_t k = 0; k + 1 < width; ++k) to[k] = outer[k];
+      to[width - 1] = i - start;
+      at += p[i] != 0;
+    }
+  }
+  return at;
+}
+
+// Index vectors of the true elements of a chunk, from where the chunks before it end. Never more than were counted.
+template <int kRank>
+void list_chunk(const disc_kernel_args* a, int64_t c) {
   const auto* p = static_cast<const uint8_t*>(a->bufs[0]);
   auto* out = static_cast<int64_t*>(a->bufs[1]);
   const auto* starts = static_cast<const int64_t*>(a->bufs[3]);
-  const int64_t total = a->scalars[kTotal], rank = a->scalars[kRank];
+  const int64_t total = a->scalars[kTotal], rank = kRank ? kRank : a->scalars[kDimCount];
   const int64_t* dims = a->scalars + kDims;
-  for (int64_t c = begin; c < end; ++c) {
-    int64_t at = starts[c];
-    const int64_t last = starts[c + 1], limit = std::min(total, (c + 1) * kChunk);
-    if (rank == 1) {  // without branches on the data: a place is written again until its element is found
-      for (int64_t i = c * kChunk; i < limit && at < last; ++i) {
-        out[at] = i;
-        at += p[i] != 0;
-      }
-      continue;
-    }
-    int64_t row = -1, row_end = c * kChunk;  // elements of one line of the minor dim lie in [row_end - dims[rank - 1], row_end)
-    int64_t outer[kMaxVector] = {};
-    for (int64_t i = c * kChunk; i < limit && at < last; ++i) {
-      if (i + 8 <= limit) {
-        uint64_t eight;
-        std::memcpy(&eight, p + i, sizeof(eight));
-        if (eight == 0) {
-          i += 7;
-          continue;
-        }
-      }
-      if (p[i] == 0) continue;
-      const int64_t minor = dims[rank - 1];
-      if (row < 0 || i >= row_end) {
-        row = i / minor;
-        row_end = (row + 1) * minor;
-        for (int64_t k = rank - 2, rest = row; k >= 0; --k) {
-          outer[k] = rest % dims[k];
-          rest /= dims[k];
-        }
-      }
-      int64_t* to = out + at * rank;
-      for (int64_t k = 0; k + 1 < rank; ++k) to[k] = outer[k];
-      to[rank - 1] = i - (row_end - minor);
-      ++at;
-    }
+  const int64_t minor = dims[rank - 1], limit = std::min(total, (c + 1) * kChunk), last = starts[c + 1];
+  int64_t at = starts[c], i = c * kChunk, line = i / minor;
+  int64_t outer[kMaxVector] = {};
+  for (int64_t k = rank - 2, rest = line; k >= 0; --k) {
+    outer[k] = rest % dims[k];
+    rest /= dims[k];
   }
+  while (i < limit && at < last) {
+    const int64_t end = std::min((line + 1) * minor, limit);
+    at = list_line<kRank>(p, i, end, line * minor, outer, rank, out, at, last);
+    i = end;
+    ++line;
+    for (int64_t k = rank - 2; k >= 0 && ++outer[k] == dims[k]; --k) outer[k] = 0;
+  }
+}
+
+void list_chunks(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  for (int64_t c = begin; c < end; ++c) switch (a->scalars[kDimCount]) {
+      case 1: list_chunk<1>(a, c); break;
+      case 2: list_chunk<2>(a, c); break;
+      default: list_chunk<0>(a, c);
+    }
 }
 
 // ---- unique -------------------------------------------------------------------------------------------------------
@@ -132,20 +143,39 @@ uint64_t mix(uint64_t h, uint64_t key) {
   return h ^ (h >> 32);
 }
 
+// Rows of one element whose key fits 32 bits: the tag in the table is the key.
+struct ShortKeys {
+  static constexpr bool kExact = true;
+  const void* base;
+  int32_t dtype;
+  bool zeros;
+
+  bool hash(int64_t row, uint64_t seed, uint64_t* out, uint32_t* tag) const {
+    uint64_t key = 0;
+    if (!element_key(base, row, dtype, zeros, &key)) return false;
+    *out = mix(seed, key);
+    *tag = static_cast<uint32_t>(key);
+    return true;
+  }
+  static bool equal(int64_t, int64_t) { return true; }
+};
+
 struct Rows {
+  static constexpr bool kExact = false;
   const void* base;
   int64_t width;
   int32_t dtype;
   bool zeros;
 
   // False if the row holds a NaN.
-  bool hash(int64_t row, uint64_t seed, uint64_t* out) const {
+  bool hash(int64_t row, uint64_t seed, uint64_t* out, uint32_t* tag) const {
     uint64_t h = seed, key = 0;
     for (int64_t j = 0; j < width; ++j) {
       if (!element_key(base, row * width + j, dtype, zeros, &key)) return false;
       h = mix(h, key);
     }
     *out = h;
+    *tag = static_cast<uint32_t>(h);
     return true;
   }
   bool equal(int64_t a, int64_t b) const {
@@ -159,33 +189,50 @@ struct Rows {
   }
 };
 
-template <typename Index>
-int64_t number_rows(const Rows& x, int64_t n, int64_t* first, Index* index, Index* counts, uint32_t* table) {
-  const int64_t capacity = 2 * n;  // never more than half full; 0 is an empty slot, else number + 1
-  std::memset(table, 0, static_cast<size_t>(capacity) * sizeof(uint32_t));
+// `table`: 2 n slots, never more than half full; 0 is an empty one, else the number + 1 and above it the tag.
+template <typename Keys, typename Index>
+int64_t number_rows(const Keys& x, int64_t n, int64_t* first, Index* index, Index* counts, uint64_t* table) {
+  const int64_t capacity = 2 * n;
+  std::memset(table, 0, static_cast<size_t>(capacity) * sizeof(uint64_t));
   // A seed that no input can be made for. The numbering does not depend on it.
   const uint64_t seed = reinterpret_cast<uintptr_t>(table) * 0x9E3779B97F4A7C15u;
   int64_t found = 0;
   for (int64_t i = 0; i < n; ++i) {
     uint64_t h = 0;
-    uint32_t* slot = nullptr;
+    uint32_t tag = 0;
     int64_t number = found;
-    if (x.hash(i, seed, &h)) {
-      int64_t at = static_cast<int64_t>((static_cast<Wide>(mix(h, h >> 7)) * static_cast<uint64_t>(capacity)) >> 64);
-      while (table[at] != 0 && !x.equal(first[table[at] - 1], i)) at = at + 1 == capacity ? 0 : at + 1;
-      slot = table + at;
-      if (*slot != 0) number = *slot - 1;
+    if (x.hash(i, seed, &h, &tag)) {
+      auto at = static_cast<int64_t>((static_cast<Wide>(h) * static_cast<uint64_t>(capacity)) >> 64);
+      const auto same = [&](uint64_t slot) {
+        return static_cast<uint32_t>(slot >> 32) == tag && (Keys::kExact || x.equal(first[static_cast<uint32_t>(slot) - 1], i));
+      };
+      while (table[at] != 0 && !same(table[at])) at = at + 1 == capacity ? 0 : at + 1;
+      if (table[at] != 0)
+        number = static_cast<uint32_t>(table[at]) - 1;
+      else
+        table[at] = static_cast<uint64_t>(tag) << 32 | static_cast<uint64_t>(found + 1);
     }
     if (number == found) {
       first[found] = i;
       counts[found] = 0;
-      if (slot) *slot = static_cast<uint32_t>(found + 1);
       ++found;
     }
     index[i] = static_cast<Index>(number);
     ++counts[number];
   }
   return found;
+}
+
+template <typename Index>
+int64_t number_any(void* const* args, const int64_t* s) {
+  const int64_t n = s[kUniqueRows], width = s[kUniqueWidth];
+  const auto dtype = static_cast<int32_t>(s[kUniqueDtype]);
+  const bool zeros = s[kUniqueDistinctZeros] != 0 && width == 1;
+  auto* first = static_cast<int64_t*>(args[1]);
+  auto *index = static_cast<Index*>(args[2]), *counts = static_cast<Index*>(args[3]);
+  auto* table = static_cast<uint64_t*>(args[5]);
+  if (width == 1 && dtype_size(dtype) <= 4) return number_rows(ShortKeys{args[0], dtype, zeros}, n, first, index, counts, table);
+  return number_rows(Rows{args[0], width, dtype, zeros}, n, first, index, counts, table);
 }
 
 // ---- partition ----------------------------------------------------------------------------------------------------
@@ -264,7 +311,7 @@ void search_any(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
 // nonzero: args mask (bool), indices (i64 [total, rank]), count (i64), work (i64 [chunks of 65536 + 1]); scalars total, rank, dims...
 // The index vectors of the true elements in row-major order; what lies behind them is left as it was.
 int32_t library_nonzero(disc_context* context, void* const* args, const int64_t* s) {
-  if (s[kRank] < 1 || s[kRank] > kMaxVector) return context->fail_internally(kInternal, "nonzero: rank out of range");
+  if (s[kDimCount] < 1 || s[kDimCount] > kMaxVector) return context->fail_internally(kInternal, "nonzero: rank out of range");
   const int64_t total = s[kTotal];
   int64_t count = 0;
   if (total > 0) {
@@ -284,9 +331,9 @@ int32_t library_nonzero(disc_context* context, void* const* args, const int64_t*
   return 0;
 }
 
-// unique: args x [rows, width], first (i64 [rows]), index ([rows]), counts ([rows]), count (i64), work (u32 [2 * rows]); scalars dtype, rows,
-// width, bytes of an element of index and counts (4, 8), whether +0 and -0 differ in rows of one element (0, 1). Distinct rows are numbered by their first
-// occurrence: `first` is where that is, `index` the number of each row, `counts` how often each occurs.
+// unique: args x [rows, width], first (i64 [rows]), index ([rows]), counts ([rows]), count (i64), work (u64 [2 * rows]); scalars dtype, rows,
+// width, bytes of an element of index and counts (4, 8), whether +0 and -0 differ in rows of one element (0, 1). Distinct rows are
+// numbered by their first occurrence: `first` is where that is, `index` the number of each row, `counts` how often each occurs.
 int32_t library_unique(disc_context* context, void* const* args, const int64_t* s) {
   const auto dtype = static_cast<int32_t>(s[kUniqueDtype]);
   const int64_t n = s[kUniqueRows];
@@ -294,12 +341,7 @@ int32_t library_unique(disc_context* context, void* const* args, const int64_t* 
   if (n > INT32_MAX) return context->fail_internally(kInvalidArgument, "unique does not support input tensors larger than 2147483647 elements");
   int64_t found = 0;
   if (n > 0) {
-    const Rows x{args[0], s[kUniqueWidth], dtype, s[kUniqueDistinctZeros] != 0 && s[kUniqueWidth] == 1};
-    auto* first = static_cast<int64_t*>(args[1]);
-    auto* table = static_cast<uint32_t*>(args[5]);
-    found = s[kUniqueIndexBytes] == 8
-                ? number_rows(x, n, first, static_cast<int64_t*>(args[2]), static_cast<int64_t*>(args[3]), table)
-                : number_rows(x, n, first, static_cast<int32_t*>(args[2]), static_cast<int32_t*>(args[3]), table);
+    found = s[kUniqueIndexBytes] == 8 ? number_any<int64_t>(args, s) : number_any<int32_t>(args, s);
   }
   std::memcpy(args[4], &found, sizeof(found));
   return 0;
