@@ -182,6 +182,27 @@ def test_several_features() -> None:
         case.check(feeds(lengths, i, bad=0.1))
 
 
+def test_feature_columns() -> None:
+    """A frozen input layer of embedded, bucketised and indicator columns over dense features is one cluster."""
+
+    def build(tf: Any) -> None:
+        v1, column = tf.compat.v1, tf.feature_column
+        with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+            features = {"x": v1.placeholder(tf.int64, [None, 5], "x"), "num": v1.placeholder(tf.float32, [None, 3], "num")}
+            ids = column.categorical_column_with_identity("x", 50, default_value=0)
+            buckets = column.bucketized_column(column.numeric_column("num", shape=(3,)), [0.0, 0.5, 1.0])
+            columns = [column.embedding_column(ids, 16, combiner="mean"), buckets, column.indicator_column(ids)]
+            tf.identity(v1.feature_column.input_layer(features, columns), "out")
+            session.run(v1.global_variables_initializer())
+            frozen = v1.graph_util.convert_variables_to_constants(session, graph.as_graph_def(), ["out"])
+        tf.import_graph_def(frozen, name="")
+
+    case = one_cluster(build)
+    rng = np.random.default_rng(0)
+    for batch in (1, 0, 7, 64):
+        case.check({"x:0": rng.integers(-1, 60, (batch, 5)), "num:0": rng.random((batch, 3)).astype(np.float32)})
+
+
 def test_tensorflow_has_the_form() -> None:
     """The graphs above hold what they are about: what TensorFlow builds has not changed under us."""
     tf = tensorflow()
