@@ -1,4 +1,4 @@
-"""FakeQuantWithMinMax (Args, Vars, VarsPerChannel) with their gradients, and QuantizeAndDequantize (V2, V3, V4)."""
+"""FakeQuantWithMinMax (Args, Vars, VarsPerChannel) with their gradients, and QuantizeAndDequantize (V2, V3, V4, V4Grad)."""
 
 from __future__ import annotations
 
@@ -207,3 +207,19 @@ def quantize_and_dequantize(ctx: LoweringContext, node: NodeView, x: Value, low:
 def quantize_and_dequantize_v3(ctx: LoweringContext, node: NodeView, x: Value, low: Value, high: Value, bits: Value) -> Value:
     """The number of bits as an operand."""
     return _quantize_and_dequantize(ctx, node, x, low, high, constant_int(ctx, bits, "num_bits of QuantizeAndDequantizeV3"))
+
+
+@lowering("QuantizeAndDequantizeV4Grad", dtypes={"T": {DType.F32, DType.F64}}, limits="one range: no axis")
+def quantize_and_dequantize_grad(ctx: LoweringContext, node: NodeView, g: Value, x: Value, low: Value, high: Value) -> list[Value]:
+    """The gradient where the input is inside the range; none of the ends."""
+    if int(node.attr("axis", -1)) != -1:
+        raise Unsupported("ATTR", f"{node.op} with axis={node.attr('axis')}")
+    ctx.require_same_shape(g, x, "gradient and input must be the same size")
+    for name, v in (("Input_min", low), ("Input_max", high)):
+        if v.rank:
+            raise invalid(f"{name} tensor must be a scalar when axis = -1: {v.type}")
+    b = ctx.b
+    g = ctx.cast_dims(g, x.dims)
+    inside = b.and_(b.compare(x, ctx.broadcast_to(low, x.dims), "GE"), b.compare(x, ctx.broadcast_to(high, x.dims), "LE"))
+    nothing = ctx.scalar(0.0, x.dtype)
+    return [b.multiply(g, b.convert(inside, g.dtype)), nothing, nothing]

@@ -75,28 +75,57 @@ def dilation_2d(ctx: LoweringContext, node: NodeView, x: Value, filter: Value) -
 # ---- local response normalisation --------------------------------------------------------------------------------------
 
 
+def _norm(ctx: LoweringContext, node: NodeView, x: Value) -> tuple[Value, Value, Value]:
+    """``(bias + alpha * sum of squares, that to the power -beta, band matrix)`` of channels ``x``."""
+    b, depth = ctx.b, x.dims[3]
+    radius = int(node.attr("depth_radius", 5))
+    bias, alpha, beta = _constants(node)
+    band = (depth, depth)
+    distance = b.abs(b.subtract(b.iota(DType.I64, band, 0), b.iota(DType.I64, band, 1)))
+    near = b.convert(b.compare(distance, radius, "LE"), x.dtype)
+    total = b.dot_general(b.multiply(x, x), near, (3,), (0,))
+    norm = b.add(b.multiply(total, ctx.splat(alpha, total)), ctx.splat(bias, total))
+    if beta == 1.0:
+        factor = b.divide(ctx.splat(1.0, norm), norm)
+    elif beta == 0.5:
+        factor = b.rsqrt(norm)
+    else:
+        factor = b.exponential(b.multiply(b.log(norm), ctx.splat(-beta, norm)))
+    return norm, factor, near
+
+
+def _constants(node: NodeView) -> tuple[float, float, float]:
+    """bias, alpha, beta."""
+    defaults = (("bias", 1.0), ("alpha", 1.0), ("beta", 0.5))
+    bias, alpha, beta = (float(np.float32(node.attr(name, default))) for name, default in defaults)
+    return bias, alpha, beta
+
+
 @lowering("LRN", dtypes={"T": {DType.F16, DType.F32}})
 def lrn(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
     """``x / (bias + alpha * sum of the squares of neighbouring channels) ** beta``. The sum is a product with a band matrix, as in TF: what
     is not finite spoils its whole pixel."""
     if x.rank != 4:
         raise invalid(f"in must be 4-dimensional: {x.type}")
-    b, depth = ctx.b, x.dims[3]
-    radius = int(node.attr("depth_radius", 5))
-    bias, alpha, beta = (float(np.float32(node.attr(name, default))) for name, default in (("bias", 1), ("alpha", 1), ("beta", 0.5)))
     wide = widen(ctx, x)
-    band = (depth, depth)
-    distance = b.abs(b.subtract(b.iota(DType.I64, band, 0), b.iota(DType.I64, band, 1)))
-    near = b.convert(b.compare(distance, radius, "LE"), wide.dtype)
-    total = b.dot_general(b.multiply(wide, wide), near, (3,), (0,))
-    norm = b.add(b.multiply(total, ctx.splat(alpha, total)), ctx.splat(bias, total))
-    if beta == 1.0:
-        out = b.divide(wide, norm)
-    elif beta == 0.5:
-        out = b.multiply(wide, b.rsqrt(norm))
-    else:
-        out = b.multiply(wide, b.exponential(b.multiply(b.log(norm), ctx.splat(-beta, norm))))
-    return convert(ctx, out, x.dtype)
+    return convert(ctx, ctx.b.multiply(wide, _norm(ctx, node, wide)[1]), x.dtype)
+
+
+@lowering("LRNGrad", dtypes={"T": {DType.F16, DType.F32}})
+def lrn_grad(ctx: LoweringContext, node: NodeView, grad: Value, x: Value, y: Value) -> Value:
+    """The gradient of LRN's input: ``grad * norm ** -beta - 2 alpha beta x * (sum over neighbours of grad * y / norm)``."""
+    for v in (grad, x, y):
+        if v.rank != 4:
+            raise invalid(f"inputs must be 4-dimensional: {v.type}")
+    for v in (grad, y):
+        ctx.require_same_shape(v, x, "input_grads, input_image and out_image should have the same shape")
+    b = ctx.b
+    g, wide, out = (widen(ctx, ctx.cast_dims(v, x.dims)) for v in (grad, x, y))
+    _, alpha, beta = _constants(node)
+    norm, factor, near = _norm(ctx, node, wide)
+    spread = b.dot_general(b.divide(b.multiply(g, out), norm), near, (3,), (0,))
+    through = b.multiply(b.multiply(ctx.splat(-2.0 * alpha * beta, wide), wide), spread)
+    return convert(ctx, b.add(b.multiply(g, factor), through), x.dtype)
 
 
 # ---- blocks with one size ----------------------------------------------------------------------------------------------

@@ -92,3 +92,11 @@ def test_slices() -> None:
         check_op("QuantizeAndDequantizeV3", input=x, **ends, num_bits=bits, const=["num_bits"], range_given=False)
         check_op("QuantizeAndDequantizeV4", input=x, **ends, num_bits=5, range_given=False)
         check_op("QuantizeAndDequantizeV4", input=x, **ends, num_bits=5, range_given=True)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_quantize_grad(dtype) -> None:
+    for shape in ((3, 4), (0,), (40,)):
+        ends = {"input_min": array((), dtype, 3, -2, 0), "input_max": array((), dtype, 4, 0.1, 2)}
+        check_op("QuantizeAndDequantizeV4Grad", gradients=array(shape, dtype, 1), input=array(shape, dtype), **ends)
+    check_op("QuantizeAndDequantizeV4Grad", gradients=array((3,), dtype, 1), input=array((4,), dtype), **ends)

@@ -11,6 +11,8 @@ from disc_tf.testing.tf_case import Tolerance, array, check_op
 
 NEAR = Tolerance(ulps=8, relative_floor=1.0)
 SUM = Tolerance(ulps=32, relative_floor=1.0)
+#: TF rounds every step of its gradient of LRN to the type
+LOSSY = Tolerance(ulps=64, relative_floor=1.0)
 FLOATS = [d for d in DType if d.is_float]
 
 # ---- CropAndResize -----------------------------------------------------------------------------------------------------
@@ -188,6 +190,18 @@ def test_lrn(dtype) -> None:
             check_op("LRN", input=array(shape, dtype), depth_radius=2, bias=1.5, alpha=0.3, beta=beta, tol=SUM)
     check_op("LRN", input=array((1, 2, 3, 16), dtype), tol=SUM)
     check_op("LRN", input=array((2, 3, 16), dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_lrn_grad(dtype) -> None:
+    for beta in (0.5, 0.75):
+        for shape in ((2, 3, 4, 7), (1, 2, 2, 1), (0, 2, 2, 5), (1, 1, 3, 40)):
+            x = array(shape, dtype, 1)
+            more = {"depth_radius": 2, "bias": 1.5, "alpha": 0.3, "beta": beta}
+            y = (x * 0.5).astype(x.dtype)
+            check_op("LRNGrad", input_grads=array(shape, dtype, 2), input_image=x, output_image=y, tol=LOSSY, **more)
+    x = array((1, 2, 3, 4), dtype)
+    check_op("LRNGrad", input_grads=x[:, :1], input_image=x, output_image=x)
 
 
 def test_lrn_specials() -> None:

@@ -68,7 +68,7 @@ def test_every_small_size() -> None:
         more = {centers: True} if centers else {}
         for height, width in ((1, 9), (2, 11), (3, 10), (7, 5), (8, 6)):
             x = np.arange(height * width, dtype=np.float32).reshape(1, height, width, 1)
-            for size in ((1, 2), (3, 5), (6, 4), (7, 10), (9, 8), (13, 11), (29, 31)):
+            for size in ((1, 2), (6, 5), (7, 10), (13, 8)):
                 check_op(
                     "ResizeNearestNeighbor", images=x, size=np.array(size, np.int32), const=[], known_dims=["size"],
                     modes=["dynamic"], **more,
