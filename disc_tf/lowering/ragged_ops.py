@@ -176,8 +176,6 @@ def _row_splits(ctx: LoweringContext, parts: Sequence[Value], kinds: Sequence[st
         ctx.check(b.or_(b.and_(ascend, starts), empty), message="Invalid row split size.")
         ctx.check(b.or_(inside, empty), message="The row splits point past the values")
         return splits
-    if list(kinds) != ["FIRST_DIM_SIZE", "VALUE_ROWIDS"]:
-        raise Unsupported("ATTR", f"RaggedTensorToTensor of row partitions {', '.join(kinds)}")
     size, ids = parts[0], _vector(parts[1], "value_rowids")
     if size.rank:
         raise invalid("the first dimension's size must be a scalar")
@@ -204,6 +202,8 @@ def ragged_tensor_to_tensor(
 ) -> Value:
     """The rows side by side, cut or filled up with ``default``."""
     kinds = [k.decode() if isinstance(k, bytes) else str(k) for k in node.attr("row_partition_types")]
+    if kinds not in (["ROW_SPLITS"], ["FIRST_DIM_SIZE", "VALUE_ROWIDS"]):
+        raise Unsupported("ATTR", f"RaggedTensorToTensor of row partitions {', '.join(kinds)}")
     b = ctx.b
     if not values.rank:
         raise invalid("values must have a rank of 1 or more")

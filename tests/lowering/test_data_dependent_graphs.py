@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from disc_tf.lowering.errors import Unsupported
+from disc_tf.testing import tf_case
 from disc_tf.testing.graph_case import case, check_graph, spec
+from disc_tf.testing.native_case import native_answer
 from disc_tf.testing.tf_case import Tolerance, tensorflow
 
 TARGET = ["x86-64-v3"]
@@ -234,3 +238,47 @@ def test_results_of_many_threads_are_the_same() -> None:
     for run in runs[1:]:
         for a, b in zip(runs[0], run, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+I32, I64, F32 = np.int32, np.int64, np.float32
+SPLITS, DEFAULT = np.array([0, 1, 3]), np.zeros((), F32)
+RAGGED = {"shape": np.array([-1, -1]), "values": np.zeros(3, F32), "default_value": DEFAULT}
+TWICE = {"row_partition_tensors": [SPLITS, np.array([0, 0, 1, 3])], "row_partition_types": ["ROW_SPLITS"] * 2}
+NESTED = {"params_nested_splits": [SPLITS, SPLITS], "params_dense_values": np.zeros(3, F32), "OUTPUT_RAGGED_RANK": 2}
+SPARSE = {"sparse_indices": np.zeros(1, I32), "output_shape": np.ones(1, I32), "sparse_values": np.zeros(1, F32)}
+LIMITS: list[tuple[str, dict[str, Any], str]] = [
+    ("Where", {"condition": np.zeros(3, np.float16)}, "DTYPE"),
+    ("UniqueV2", {"x": np.zeros(3, F32), "axis": np.array([0])}, "NOT_CONSTANT"),
+    ("RaggedRange", {"starts": np.zeros(2, F32), "limits": np.ones(2, F32), "deltas": np.ones(2, F32)}, "DTYPE"),
+    ("RaggedGather", {**NESTED, "indices": np.zeros(1, I64)}, "2 ragged dimensions"),
+    ("RaggedTensorToTensor", {**RAGGED, "row_partition_tensors": [SPLITS], "row_partition_types": ["ROW_SPLITS"]}, "NOT_CONSTANT"),
+    ("RaggedTensorToTensor", {**RAGGED, **TWICE, "shape": np.array([-1, -1, -1])}, "row partitions ROW_SPLITS, ROW_SPLITS"),
+    ("SparseToDense", {**SPARSE, "default_value": DEFAULT}, "RANK"),
+]
+
+
+@pytest.mark.parametrize(("op", "arguments", "reason"), LIMITS, ids=lambda v: v if isinstance(v, str) else "")
+def test_limits_have_their_reason(op: str, arguments: dict[str, Any], reason: str) -> None:
+    graph = tf_case.one_op_graph(op, arguments, [])
+    with pytest.raises(Unsupported) as e:
+        tf_case.lower_graph(graph, "dynamic")
+    assert reason in str(e.value)
+
+
+def test_sizes_that_no_memory_has() -> None:
+    """An index or a range that asks for more rows than there can be is RESOURCE_EXHAUSTED, and nothing else happens."""
+    huge = np.array([2**31 - 1], I32)
+    given = {"indices": [huge], "data": [np.zeros((1, 2**12), F32)]}
+    graph = tf_case.one_op_graph("DynamicStitch", given, [])
+    failed = native_answer(tf_case.lower_graph(graph, "dynamic"), graph.arrays, TARGET[0])
+    assert isinstance(failed, tf_case.Failure)
+    assert failed.code == 8
+    limits = np.array([2**62, 2**62, 2**62], I64)
+    graph = tf_case.one_op_graph("RaggedRange", {"starts": np.zeros(3, I64), "limits": limits, "deltas": np.ones(3, I64)}, [])
+    failed = native_answer(tf_case.lower_graph(graph, "dynamic"), graph.arrays, TARGET[0])
+    assert isinstance(failed, tf_case.Failure)
+    assert failed.code == 3
+    graph = tf_case.one_op_graph("RaggedRange", {"starts": np.zeros(1, I64), "limits": limits[:1], "deltas": np.ones(1, I64)}, [])
+    failed = native_answer(tf_case.lower_graph(graph, "dynamic"), graph.arrays, TARGET[0])
+    assert isinstance(failed, tf_case.Failure)
+    assert failed.code == 8
