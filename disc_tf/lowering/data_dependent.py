@@ -58,13 +58,16 @@ def take(ctx: LoweringContext, x: Value, indices: Value, axis: int = 0) -> Value
     )
 
 
+#: known masks up to this many elements become constants
+_MAX_FOLDED = 1024
+
 # ---- Where -----------------------------------------------------------------------------------------------
 
 
 def nonzero(ctx: LoweringContext, mask: Value) -> Value:
     """The index vectors ``i64[n, rank]`` of the true elements of a bool tensor in row-major order, ``n`` a fresh dim."""
     known = ctx.constant(mask)
-    if known is not None:
+    if known is not None and known.size <= _MAX_FOLDED:
         return ctx.const(np.argwhere(known).astype(np.int64))
     for op, _ in mask.uses:  # asked before: the same dim, so that what is taken by both is known to have equal extents
         if op.name == "disc.nonzero" and op.parent is ctx.b.block and (n := bound_dim(op.results[1])) is not None:

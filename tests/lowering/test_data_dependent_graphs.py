@@ -78,6 +78,23 @@ def test_unique_ids_are_looked_up_once() -> None:
     check_graph(c, [[ids], [ids[:1]], [ids[:, :1]], [ids[:0]], [bad]], TARGET, Tolerance(ulps=16))
 
 
+def test_what_depends_on_constants_only() -> None:
+    """It is prepared once; its sizes are still bound where they are used."""
+    weights = x(61, 50, seed=8)
+    ids = np.random.default_rng(9).integers(0, 300, 2000).astype(np.int32)
+    mask = x(17, seed=3) > 0
+
+    def fn(v: Any) -> Any:
+        tf = tensorflow()
+        at = tf.where(tf.constant(weights) > 1.5)
+        values, index = tf.unique(tf.constant(ids))
+        few = tf.where(tf.constant(mask))
+        return tf.gather_nd(v, at) * 2.0, values, index, tf.shape(at), few + tf.cast(tf.size(v), tf.int64)
+
+    c = case(fn, spec("float32", 61, 50))
+    check_graph(c, [[x(61, 50)]], TARGET)
+
+
 def test_two_counts_meet() -> None:
     """Dims of different counts are added and compared; a mismatch is an error."""
 
