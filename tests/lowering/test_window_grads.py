@@ -30,7 +30,7 @@ def outer(strides) -> list[int]:
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_filter_grads(padding) -> None:
     for cases, op in ((PLANE, "Conv2DBackpropFilter"), (SPACE, "Conv3DBackpropFilterV2")):
-        for extents, strides, window in cases:
+        for extents, strides, window in cases if padding == "SAME" else cases[1:2]:
             counts = windows(extents, window, strides, padding)
             sizes = np.array([*window, 3, 5], np.int32)
             for batch in (2, 0):
@@ -58,7 +58,7 @@ def test_dtypes(op, dtype) -> None:
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("multiplier", [1, 3])
 def test_depthwise_grads(padding, multiplier) -> None:
-    for extents, strides, window in PLANE:
+    for extents, strides, window in PLANE if multiplier == 1 else PLANE[1:2]:
         if strides[0] != strides[1]:
             continue  # TF's depthwise kernels take equal strides only
         for batch in (2, 0):
