@@ -1,4 +1,4 @@
-"""disc.nonzero, disc.unique, disc.partition, disc.search, disc.nms: types, text, export, and references at values worked out by hand."""
+"""disc.nonzero, unique, partition, search, nms, combined_nms: types, text, export, and references at values worked out by hand."""
 
 from __future__ import annotations
 
@@ -97,6 +97,20 @@ def test_nms() -> None:
     assert (indices, count) == ([1, 0, 2, 0], 3)
     overlap = 0.9 / 1.1
     assert scores[:3] == pytest.approx([0.75, 0.5 * np.exp(-overlap * overlap), 0.25], rel=1e-5)
+
+
+def test_combined_nms() -> None:
+    boxes = np.array([[[[0, 0, 1, 1]], [[0, 0.1, 1, 1.1]], [[0, 3, 1, 4]]]], np.float32)
+    scores = np.array([[[0.9, 0.1], [0.8, 0.7], [0.3, 0.0]]], np.float32)
+
+    def build(b: Builder, *operands: Value) -> Sequence[Value]:
+        return b.combined_nms(*operands, per_class=n, room=4, clip=True)
+
+    params = [(F32, [m, n, 1, 4]), (F32, [m, n, 2]), (F32, []), (F32, [])]
+    found, values, labels, valid = run(params, build, [boxes, scores, np.float32(0.5), np.float32(0.2)])
+    np.testing.assert_allclose(values, [[0.9, 0.7, 0.3, 0]], rtol=1e-6)
+    np.testing.assert_allclose(found, [[[0, 0, 1, 1], [0, 0.1, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0]]], rtol=1e-6)
+    assert (labels, valid) == ([[0, 1, 0, 0]], [3])
 
 
 @pytest.mark.parametrize(

@@ -414,8 +414,9 @@ def test_dynamic_export_is_valid(cases):
 def test_every_op_is_covered():
     seen = {op.name for case in CASES for op in walk(make_function([case])[0].body)}
     elsewhere = {
-        "disc.after_all", "disc.bind_dim", "disc.check", "disc.combined_nms", "disc.create_token", "disc.fill_rows", "disc.nms",
-        "disc.nonzero", "disc.partition", "disc.search", "disc.segment", "disc.unique",
+        "disc.after_all", "disc.bind_dim", "disc.check", "disc.cholesky", "disc.combined_nms", "disc.create_token",
+        "disc.fill_rows", "disc.lu", "disc.lu_solve", "disc.nms", "disc.nonzero", "disc.partition", "disc.search",
+        "disc.segment", "disc.triangular_solve", "disc.unique",
     }  # fmt: skip
     assert set(OPS) - seen == elsewhere
 
