@@ -19,7 +19,7 @@ from disc_tf.frontend.legacy_graph import NOT_WANTED, Flow, FlowNode, Refused, f
 from disc_tf.frontend.opdefs import CONTROL_FLOW
 
 #: Merge nodes times nodes
-_MAX_WORK = 30_000_000
+_MAX_WORK = 20_000_000
 _LOOP_OPS = frozenset({"Enter", "Exit", "NextIteration", "LoopCond", "RefEnter", "RefExit", "RefNextIteration"})
 
 

@@ -22,18 +22,23 @@ def conds_to_ifs(flow: Flow, keep: set[str], refused: dict[str, str], roots: Col
     made: list[str] = []
     given_up: set[str] = set()
     while True:
-        group = _next_group(flow, given_up, refused)
-        if group is None:
+        groups = _innermost(flow, given_up, refused)
+        if not groups:
             return made
-        base = f"{group.merges[0].name}/functional_if"
-        try:
-            if base in keep:
-                raise Refused(NOT_WANTED)
-            made.append(_make_if(flow, group, base, set(roots)))
-            flow.prune(roots)
-        except Refused as e:
-            given_up.update(m.name for m in group.merges)
-            refused[group.merges[0].name] = str(e)
+        users = flow.users()
+        before = len(made)
+        for group in groups:
+            base = f"{group.merges[0].name}/functional_if"
+            try:
+                if base in keep:
+                    raise Refused(NOT_WANTED)
+                made.append(_make_if(flow, group, base, set(roots), users))
+            except Refused as e:
+                if len(made) > before and str(e) != NOT_WANTED:
+                    continue  # it may be for what another one has left behind: once more when that is gone
+                given_up.update(m.name for m in group.merges)
+                refused[group.merges[0].name] = str(e)
+        flow.prune(roots)
 
 
 @dataclasses.dataclass
@@ -58,10 +63,10 @@ def _root(flow: Flow, ref: TensorRef) -> TensorRef:
         ref = node.inputs[0]
 
 
-def _next_group(flow: Flow, given_up: set[str], refused: dict[str, str]) -> _Group | None:
-    """The innermost conditional that can be replaced next."""
+def _innermost(flow: Flow, given_up: set[str], refused: dict[str, str]) -> list[_Group]:
+    """The innermost conditionals: they can be replaced next, in any order."""
     if not any(n.op == "Merge" and n.name not in given_up for n in flow.nodes.values()):
-        return None
+        return []
     alive: dict[str, frozenset[_Condition]] = {}
     depends: dict[str, int] = {}
     found: list[tuple[FlowNode, TensorRef, frozenset[_Condition], tuple[TensorRef, TensorRef, int]]] = []
@@ -105,17 +110,25 @@ def _next_group(flow: Flow, given_up: set[str], refused: dict[str, str]) -> _Gro
         at = [c[1] for c in pair if c is not None]
         then, other = node.inputs[at.index(1)], node.inputs[at.index(0)]
         found.append((node, pair[0][0], alive[node.name], (other, then, at.index(1))))  # type: ignore[index]
-    if not found:
-        return None
-    # the innermost, and of those the ones that depend on the fewest others
-    deepest = max(len(state) for _, _, state, _ in found)
+    # of the innermost, for each predicate the Merges that depend on the fewest others: no If of these can come to depend on itself
+    deepest = max((len(state) for _, _, state, _ in found), default=0)
+    groups: dict[tuple[TensorRef, frozenset[_Condition]], _Group] = {}
+    least: dict[tuple[TensorRef, frozenset[_Condition]], int] = {}
     inner = [f for f in found if len(f[2]) == deepest]
-    first = min(inner, key=lambda f: depends[f[0].name])
-    chosen = [f for f in inner if f[1] == first[1] and f[2] == first[2] and depends[f[0].name] == depends[first[0].name]]
-    return _Group(first[1], first[2], [f[0] for f in chosen], [f[3][:2] for f in chosen], [f[3][2] for f in chosen], alive)
+    for merge, predicate, state, _ in inner:
+        key = predicate, state
+        least[key] = min(least.get(key, depends[merge.name]), depends[merge.name])
+    for merge, predicate, state, (other, then, then_at) in inner:
+        key = predicate, state
+        if depends[merge.name] == least[key]:
+            group = groups.setdefault(key, _Group(predicate, state, [], [], [], alive))
+            group.merges.append(merge)
+            group.branches.append((other, then))
+            group.then_at.append(then_at)
+    return list(groups.values())
 
 
-def _make_if(flow: Flow, group: _Group, base: str, roots: set[str]) -> str:
+def _make_if(flow: Flow, group: _Group, base: str, roots: set[str], users: dict[str, list[FlowNode]]) -> str:
     name = flow.fresh(base)
     captured: dict[TensorRef, int] = {}
     branches: list[set[str]] = []
@@ -126,19 +139,17 @@ def _make_if(flow: Flow, group: _Group, base: str, roots: set[str]) -> str:
     if branches[0] & branches[1]:
         raise Refused("its branches share nodes")
     merges = {m.name for m in group.merges}
-    for node in flow.nodes.values():
-        if node.name in inside or node.name in merges:
-            continue
-        for source in [*(r[0] for r in node.inputs), *node.controls]:
-            if source in inside:
+    for source in inside:
+        for node in users.get(source, ()):
+            if node.name not in inside and node.name not in merges and flow.nodes.get(node.name) is node:
                 raise Refused(f"{node.name} reads {source} inside of a branch")
     if roots & inside:
         raise Refused("a result lies inside of a branch")
     types = [flow.type_of(r) for r in captured]
     functions = []
     for k, what in ((1, "then"), (0, "else")):
-        functions.append(_branch_function(flow, group, k, branches[k], captured, types, f"{name}_{what}"))
-    indices = [i for i, m in enumerate(group.merges) if _reads_index(flow, m)]
+        functions.append(_branch_function(flow, group, k, branches[k], captured, types, f"{name}_{what}", users))
+    indices = [i for i, m in enumerate(group.merges) if _reads_index(m, users)]
     out_types = [flow.type_of((m.name, 0)) for m in group.merges] + [_INT32] * len(indices)
     stateful = any(flow.is_stateful(f) for f in functions)
     op = "If" if stateful else "StatelessIf"
@@ -150,6 +161,7 @@ def _make_if(flow: Flow, group: _Group, base: str, roots: set[str]) -> str:
         proto.attr[key].list.type.extend(values)
     proto.attr["then_branch"].func.name, proto.attr["else_branch"].func.name = functions
     proto.attr["output_shapes"].list.SetInParent()
+    group.alive[name] = group.outside
     for i, m in enumerate(group.merges):
         refs = [(name, i)] + ([(name, len(group.merges) + indices.index(i))] if i in indices else [])
         controls = [c for c in m.controls if c not in inside]
@@ -158,8 +170,8 @@ def _make_if(flow: Flow, group: _Group, base: str, roots: set[str]) -> str:
     return name
 
 
-def _reads_index(flow: Flow, merge: FlowNode) -> bool:
-    return any((merge.name, 1) in n.inputs for n in flow.nodes.values())
+def _reads_index(merge: FlowNode, users: dict[str, list[FlowNode]]) -> bool:
+    return any((merge.name, 1) in n.inputs for n in users.get(merge.name, ()))
 
 
 def _branch(flow: Flow, group: _Group, k: int, captured: dict[TensorRef, int], controls: dict[str, None]) -> set[str]:
@@ -210,10 +222,11 @@ def _branch(flow: Flow, group: _Group, k: int, captured: dict[TensorRef, int], c
 
 
 def _branch_function(
-    flow: Flow, group: _Group, k: int, names: set[str], captured: dict[TensorRef, int], types: list[int], base: str
-) -> str:
+    flow: Flow, group: _Group, k: int, names: set[str], captured: dict[TensorRef, int], types: list[int], base: str,
+    users: dict[str, list[FlowNode]],
+) -> str:  # fmt: skip
     stops = dict(captured)
-    for node in flow.nodes.values():
+    for node in {u.name: u for ref in captured for u in users.get(ref[0], ())}.values():
         if node.op == "Switch" and node.inputs[0] in captured and _root(flow, node.inputs[1]) == group.predicate:
             stops[(node.name, k)] = captured[node.inputs[0]]
     part, arguments = flow.part(names, stops, types)
@@ -221,7 +234,7 @@ def _branch_function(
     for pair in group.branches:
         refs.append((arguments[stops[pair[k]]], 0) if pair[k] in stops else pair[k])
     for i, m in enumerate(group.merges):
-        if _reads_index(flow, m):
+        if _reads_index(m, users):
             then_at = group.then_at[i]
             refs.append((_constant(part, then_at if k == 1 else 1 - then_at), 0))
     return part.function(base, arguments, refs)

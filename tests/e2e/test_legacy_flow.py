@@ -303,3 +303,24 @@ def test_other_forms_are_respected(build):
     for value in (False, True):
         feeds = {"x:0": x(3, 4), ("p:0" if build is unmerged else "n:0"): np.bool_(value) if build is unmerged else np.int32(2 * value)}
         assert not isinstance(case.check(feeds), Failure)
+
+
+def chain_of_branches(tf):
+    """150 conditionals, half of them of one predicate, each of which needs the one before."""
+    a, n = inputs(tf)
+    cond = tf.compat.v1.cond
+    for i in range(75):
+        a = cond(n > i, lambda a=a: tf.sin(a) + 1.0, lambda a=a: tf.tanh(a))
+        a = a + cond(n > 0, lambda a=a: tf.sin(a) + 1.0, lambda a=a: tf.tanh(a))
+    tf.identity(a, name="out")
+
+
+def test_many_conditionals():
+    import time
+
+    with tensorflow().Graph().as_default() as graph:
+        legacy(chain_of_branches)(tensorflow())
+    start = time.process_time()
+    loaded = load(graph.as_graph_def(), ["out:0"])
+    assert len(loaded.functional) == 150 and not loaded.legacy
+    assert time.process_time() - start < 20
