@@ -25,7 +25,8 @@ Measured on {cpu}, {threads} threads.
 * *error*: the worst difference from TensorFlow (grappler and oneDNN off) at any of the *shapes*, as a part of the bound of
   [numerics.md](numerics.md) for a whole graph: below 1 is right. Where a model is worse conditioned than that, the bound is sixteen times
   what one unit in the last place of the inputs does to TensorFlow's own results
-* *speed-up*, *least*: against TensorFlow as users run it, in interleaved rounds: geometric mean over the timed shapes, and the least
+* *speed-up*, *least*: against TensorFlow as users run it, in interleaved rounds: geometric mean over the timed shapes, and the least. A
+  shape at which TensorFlow is faster is timed twice; the attempt that took less time on both sides together counts
 
 | model | nodes | FLOPs | clusters | kernels | compile | code | error | shapes | speed-up | least |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
