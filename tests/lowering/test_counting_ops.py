@@ -29,7 +29,8 @@ def both(values, bins, weights, **more):
 @pytest.mark.parametrize("weights", SUMS)
 def test_bincount(weights):
     none = np.zeros(0, weights)
-    for values in (ids(17), ids((3, 5)), ids(()), ids(0), ids((0, 4)), ids((4, 0)), ids((1, 1))):
+    many = [ids(17), ids((3, 5)), ids(()), ids(0), ids((0, 4)), ids((4, 0)), ids((1, 1))]
+    for values in many if weights is np.float32 else many[:2]:
         for bins in (5, 0):
             both(values, bins, none)
             both(values, bins, array(values.shape, DType.from_np(weights), 1))
@@ -106,10 +107,12 @@ def test_bounds(dtype):
     lines = np.sort(array((3, 11), DType.I32, 1, low=0, high=9), axis=1).astype(dtype.np)
     values = array((3, 7), DType.I32, 2, low=0, high=10).astype(dtype.np)
     special = specials(dtype)[None]
+    cases = [(lines, values), (special, special), (lines[:, :0], values), (lines, values[:, :0]), (lines[:0], values[:0])]
     for op in ("LowerBound", "UpperBound"):
-        for a, v in ((lines, values), (lines[:, :0], values), (lines, values[:, :0]), (lines[:0], values[:0]), (special, special)):
-            check_op(op, sorted_inputs=a, values=v)
-        check_op(op, sorted_inputs=lines, values=values, out_type=np.int64)
+        for a, v in cases if dtype is DType.F32 else cases[:2]:
+            check_op(op, sorted_inputs=a, values=v, modes=["static", "dynamic"] if dtype is DType.F32 else ["dynamic"])
+        if dtype is DType.F32:
+            check_op(op, sorted_inputs=lines, values=values, out_type=np.int64)
 
 
 def test_bounds_of_what_is_not_sorted():
@@ -140,13 +143,15 @@ def test_in_top_k(index):
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
 def test_nth_element(dtype):
-    for shape in ((7,), (3, 5), (0, 3), (2, 1), (2, 3, 4)):
+    for shape in ((3, 5), (0, 3), (2, 1), (7,), (2, 3, 4))[: 5 if dtype is DType.F32 else 1]:
         x = array(shape, dtype, 1)
         for n in (0, 1, 2):
             check_op("NthElement", input=x, n=size(n), modes=["dynamic"])
     for reverse in (False, True):
-        check_op("NthElement", input=array((3, 5), dtype, 2), n=size(3), reverse=reverse)
-        check_op("NthElement", input=array((3, 5), dtype, 2), n=size(3), reverse=reverse, const=["n"])
+        modes = ["static", "partial", "dynamic"] if dtype is DType.F32 else ["dynamic"]
+        check_op("NthElement", input=array((3, 5), dtype, 2), n=size(3), reverse=reverse, modes=modes)
+        if dtype is DType.F32:
+            check_op("NthElement", input=array((3, 5), dtype, 2), n=size(3), reverse=reverse, const=["n"])
 
 
 @pytest.mark.parametrize(("shape", "n"), [((4,), 4), ((4,), -1), ((), 0), ((2, 0), 0), ((4,), [1]), ((2, 3), 7)])

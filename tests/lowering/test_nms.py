@@ -138,10 +138,9 @@ def several(batch, n, shared, classes, seed=0):
 @pytest.mark.parametrize(("pad", "clip"), [(False, True), (True, False)])
 def test_combined(pad, clip):
     for batch, n, shared, classes in ((2, 23, 1, 3), (1, 7, 3, 3), (2, 1, 1, 1), (0, 3, 1, 2), (2, 0, 1, 2), (3, 5, 2, 2)):
-        for per_class, total in ((3, 5), (30, 40), (1, 100)):
-            for least in (0.1, -1.0):
-                b, s = several(batch, n, shared, classes)
-                combined(b, s, per_class, total, least=least, pad_per_class=pad, clip_boxes=clip)
+        for per_class, total, least in ((3, 5, 0.1), (30, 40, -1.0), (1, 100, -1.0)):
+            b, s = several(batch, n, shared, classes)
+            combined(b, s, per_class, total, least=least, pad_per_class=pad, clip_boxes=clip)
 
 
 def test_combined_errors():
