@@ -19,7 +19,7 @@ from bench.zoo.model import Model, catalogue
 
 
 def randomise(model: Any, seed: int = 1) -> None:
-    """Weights of a trained model's kind: nothing is exactly one or zero, and the signal keeps its size through deep stacks."""
+    """Weights of a trained model's kind: nothing is exactly one or zero, and deep stacks are not chaotic (twice the variance is)."""
     rng = np.random.default_rng(seed)
     for variable in model.weights:
         value = np.asarray(variable)
@@ -33,7 +33,7 @@ def randomise(model: Any, seed: int = 1) -> None:
         elif value.ndim >= 4:
             depthwise = "depthwise" in variable.path
             fan_in = np.prod(value.shape[:2]) if depthwise else np.prod(value.shape[:-1])
-            new = noise * np.sqrt(2 / fan_in)
+            new = noise / np.sqrt(fan_in)
         else:
             continue  # dense kernels and tables: Keras's initial values
         variable.assign(new.astype(np.float32))
