@@ -39,7 +39,11 @@ def whole_range(op: str, dtype: DType) -> np.ndarray:
     return np.concatenate([x, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]).astype(dtype.np)
 
 
-_CASES = [(op, d) for op in UNARY for d in (DType.F32, DType.F64, *([DType.F16] if op in _UNARY_HALF else []))]
+#: f32 in the fast part, the other types in the slow one
+_CASES = [
+    (op, DType.F32) if d == DType.F32 else pytest.param(op, d, marks=pytest.mark.slow)
+    for op in UNARY for d in (DType.F32, DType.F64, *([DType.F16] if op in _UNARY_HALF else []))
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "dtype"), _CASES, ids=str)
@@ -103,7 +107,7 @@ def test_next_after(dtype: DType) -> None:
         check_op("NextAfter", x1=left, x2=right, tol=Tolerance(0.0))
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=str)
+@pytest.mark.parametrize("dtype", [DType.F32, pytest.param(DType.F64, marks=pytest.mark.slow)], ids=str)
 def test_betainc(dtype: DType) -> None:
     rng = np.random.default_rng(5)
     a, b = rng.gamma(1.0, 4.0, 1000) + 0.05, rng.gamma(1.0, 4.0, 1000) + 0.05
@@ -115,7 +119,7 @@ def test_betainc(dtype: DType) -> None:
 
 
 def test_betainc_shapes() -> None:
-    for a, b, x in (((), (3,), (3,)), ((), (), ()), ((2,), (3,), ()), ((2, 3), (2, 3), ()), ((0,), (0,), (0,)), ((), (3,), (2,))):
+    for a, b, x in (((), (3,), (3,)), ((2,), (3,), ()), ((2, 3), (2, 3), ())):
         given = {name: np.full(shape, 0.5, np.float32) for name, shape in zip("abx", (a, b, x), strict=True)}
         check_op("Betainc", **given, modes=["dynamic"], tol=Tolerance(64.0))
 

@@ -10,7 +10,7 @@ import pytest
 from disc_tf.ir.types import DType
 from disc_tf.testing.tf_case import Tolerance, check_op, tensorflow
 
-FLOATS = [DType.F32, DType.F64, DType.F16, DType.BF16]
+FLOATS = [DType.F32, DType.F64, *(pytest.param(d, marks=pytest.mark.slow) for d in (DType.F16, DType.BF16))]
 SEEDS = [np.array([1, 2], np.int32), np.array([-7, 1 << 40], np.int64)]
 SHAPES = [(0,), (1,), (7,), (1031,)]
 #: carries into the upper half of the counter within the first blocks
@@ -40,14 +40,14 @@ def test_floats(op: str, dtype: DType) -> None:
             _check(op, dtype, _KINDS[op], shape=_shape(*shape), seed=seed)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", [FLOATS[0], pytest.param(FLOATS[1], marks=pytest.mark.slow), *FLOATS[2:]], ids=str)
 @pytest.mark.parametrize("op", _KINDS)
 def test_floats_of_a_key(op: str, dtype: DType) -> None:
     for shape in SHAPES[2:]:
         _check(f"{op}V2", dtype, _KINDS[op], shape=_shape(*shape), **_V2)
 
 
-@pytest.mark.parametrize("op", _KINDS)
+@pytest.mark.parametrize("op", [*list(_KINDS)[:2], pytest.param("StatelessTruncatedNormal", marks=pytest.mark.slow)])
 def test_constant_shapes(op: str) -> None:
     for shape in ((), (3, 1, 5), (2, 0)):
         _check(op, DType.F32, _KINDS[op], shape=_shape(*shape), seed=SEEDS[0], const=["shape"])
@@ -60,7 +60,7 @@ def test_full_ints(dtype: DType) -> None:
     _check("StatelessRandomUniformFullIntV2", dtype, 0.0, shape=_shape(4, 5), **_V2)
 
 
-@pytest.mark.parametrize("dtype", [DType.I32, DType.I64], ids=str)
+@pytest.mark.parametrize("dtype", [DType.I32, pytest.param(DType.I64, marks=pytest.mark.slow)], ids=str)
 def test_ints(dtype: DType) -> None:
     info = np.iinfo(dtype.np)
     for low, high in ((0, 10), (-5, 1_000_000_007), (info.min, info.max), (info.max - 1, info.max), (3, 3), (3, 2)):
