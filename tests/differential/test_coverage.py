@@ -22,7 +22,7 @@ LEFT_OUT = {
     "StatefulPartitionedCall": "inlined when a graph is loaded",
     **dict.fromkeys(("BatchMatrixDiag", "BatchMatrixDiagPart", "BatchMatrixSetDiag"), "has no kernel any more"),
     "DeepCopy": "no raw op gives it to a graph", "TensorListConcat": "an older TensorListConcatV2",
-    **dict.fromkeys(("TensorListConcatV2", "TensorListElementShape", "TensorListScatter", "TensorListSplit"), "tests/lowering has its forms"),
+    **dict.fromkeys(("TensorListConcatV2", "TensorListElementShape", "TensorListScatter", "TensorListSplit"), "tests/lowering has them"),
     "BlockLSTM": "BlockLSTMV2 with another order of gates", "BiasAddV1": "BiasAdd without a layout",
     "RandomGammaGrad": "its operand is a random number",
     "If": "StatelessIf with another name", "While": "StatelessWhile with another name", "Case": "StatelessCase with another name",
