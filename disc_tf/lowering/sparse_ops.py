@@ -110,7 +110,7 @@ def sparse_reshape(ctx: LoweringContext, _node: NodeView, indices: Value, shape:
         return [indices, out_shape]
     n = indices.dims[0]
     if not target:
-        return [ctx.full(0, DType.I64, [n, 0]), out_shape]
+        return [ctx.full(0, DType.I64, [n, Dim.of(0)]), out_shape]
     rest = flat_positions(ctx, indices, dims)
     columns = []
     for k, stride in enumerate(strides_of(target)):
