@@ -170,21 +170,38 @@ class RegionEmitter(BodyEmitter):
             copy_value(self, target, source, plan.value)
 
     def emit_update(self, launch: Launch) -> None:
-        """``carried[start] = update`` where the carried value lies."""
+        """``carried[..., start] = update`` where the carried value lies."""
         b = self.b
-        carried, update, start = launch.step.fusion.ops[-1].operands
-        room = self.dims.i64(carried.dims[0] - update.dims[0])
+        op = launch.step.fusion.ops[-1]
+        carried, update, start = op.operands
+        axis = op.attrs["axis"]
+        room = self.dims.i64(carried.dims[axis] - update.dims[axis])
         at = b.smax(b.smin(self.scalars.as_i64(start), room), 0)
-        row = byte_size(carried) if carried.rank == 0 else _row_bytes(carried)
+        row = _row_bytes(carried, axis)
         target = b.gep(self.pointer(self.buffers.places[carried]), b.mul(at, self.dims.i64(row)), I8)
         source = self.pointer(self.buffers.places[update])
+        outer = Dim.of(1)
+        for d in carried.dims[:axis]:
+            outer = outer * d
+
+        def copy() -> None:
+            if outer == 1:
+                copy_value(self, target, source, update)
+                return
+            step, chunk = self.dims.i64(row * carried.dims[axis]), self.dims.i64(row * update.dims[axis])
+
+            def slice_of(i: V, _: Sequence[V]) -> None:
+                emit_copy(b, b.gep(target, b.mul(i, step), I8), b.gep(source, b.mul(i, chunk), I8), chunk)
+
+            b.loop(0, self.dims.i64(outer), 1, [], slice_of)
+
         # An update that is larger than what it goes into is refused by an earlier check: nothing may be written then.
-        b.if_then(b.icmp("sge", room, 0), lambda: copy_value(self, target, source, update))
+        b.if_then(b.icmp("sge", room, 0), copy)
 
 
-def _row_bytes(v: Value) -> Dim:
+def _row_bytes(v: Value, axis: int) -> Dim:
     out = Dim.of(v.dtype.bytes)
-    for d in v.dims[1:]:
+    for d in v.dims[axis + 1 :]:
         out = out * d
     return out
 

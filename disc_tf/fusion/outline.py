@@ -23,7 +23,7 @@ from disc_tf.ir.types import DType, TensorType
 from disc_tf.passes.placement import can_host, is_host_scalar
 
 REGION_OPS = frozenset({"while", "case"})
-#: operands: the carried value, the update, the start along dimension 0 (a host scalar). Made here only, after all passes.
+#: operands: the carried value, the update, the start along dimension ``axis`` (a host scalar). Made here only, after all passes.
 UPDATE = "disc.update_in_place"
 _WEIGHTS = ("const", "variable", "prepared")
 
@@ -112,17 +112,20 @@ def _is_zero(v: Value) -> bool:
 
 
 def _update_in_place(fn: Function, cond: Function, own: int) -> frozenset[int]:
-    """Mark updates ``carried[i] = update`` of whole leading slices whose operand nobody else reads."""
+    """Mark updates ``carried[..., i] = update`` of whole slices along one dimension, whose operand nobody else reads. Others may read the
+    result: it lies in the same place from then on."""
     found: set[int] = set()
     for k, v in enumerate(fn.results[:own]):
         op, param = v.op, fn.params[k]
         if op is None or op.name != "dynamic_update_slice" or op.operands[0] is not param or not param.rank:
             continue
-        _, update, start, *rest = op.operands
-        whole = all(_is_zero(s) for s in rest) and param.dims[1:] == update.dims[1:]
-        if not whole or len(param.uses) != 1 or len(v.uses) != 1 or cond.params[k].uses or not is_host_scalar(start):
+        _, update, *starts = op.operands
+        axis = next((i for i, s in enumerate(starts) if not _is_zero(s)), 0)
+        others = [i for i in range(param.rank) if i != axis]
+        whole = all(_is_zero(starts[i]) and param.dims[i] == update.dims[i] for i in others)
+        if not whole or len(param.uses) != 1 or cond.params[k].uses or not is_host_scalar(starts[axis]):
             continue
-        new = Op(UPDATE, [param, update, start], [v.type], {}, (), op.loc)
+        new = Op(UPDATE, [param, update, starts[axis]], [v.type], {"axis": axis}, (), op.loc)
         _replace(fn, op, [new], new.result)
         found.add(k)
     return frozenset(found)
