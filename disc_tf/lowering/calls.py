@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disc_tf.ir.core import Value
+from disc_tf.ir.core import Value, walk
 from disc_tf.lowering.bodies import body_of, lower_body
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
@@ -19,8 +19,10 @@ def call(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Value]:
     """The body in the call's place. Where TensorFlow reports an error, XLA clamps or wraps: a body that has checks is left to it."""
     if not node.attr("_XlaMustCompile", False):
         raise Unsupported("OP", "the function must not be inlined, or expands too far")
-    before, token = len(ctx.requests), ctx.token
+    mark = ctx.mark()
     results = lower_body(ctx, body_of(ctx, node.attr("f"), jitted=True), args)
-    if ctx.token is not token or len(ctx.requests) != before:
+    made = ctx.b.block.ops[mark.ops :]
+    checked = any(op.name == "disc.check" or any(i.name == "disc.check" for r in op.regions for i in walk(r)) for op in made)
+    if checked or len(ctx.requests) != mark.requests:
         raise Unsupported("ATTR", "the function is compiled by XLA, which does not report what TensorFlow checks in it")
     return results

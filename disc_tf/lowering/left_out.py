@@ -1,6 +1,6 @@
 """Op types that stay in TensorFlow on purpose, and why: the report and docs/ops.md give these sentences.
 
-Names may be patterns (`*`). An op that has a rule needs no entry; an entry for one is ignored.
+Names may be patterns (`*`). No name or pattern covers an op that has a rule (tested).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     ),
     "random numbers of a generator with state: each run must give others, and which ones depends on TensorFlow's generator": (
         "RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal", "RandomShuffle",
-        "RandomGamma", "RandomPoisson*", "RandomCrop", "Multinomial", "Stateful*", "NonDeterministicInts", "*CandidateSampler",
+        "RandomGamma", "RandomPoisson*", "RandomCrop", "Multinomial", "Stateful[RSTU]*", "NonDeterministicInts", "*CandidateSampler",
         "SampleDistortedBoundingBox*", "FractionalMaxPool", "FractionalAvgPool",
     ),
     "draws a varying amount of numbers for each result by rejection, with bits that depend on how TensorFlow's kernel splits the work": (
@@ -61,8 +61,8 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "MatrixExponential", "MatrixSolveLs", "CholeskyGrad", "BandedTriangularSolve", "TridiagonalSolve",
     ),
     "a sparse matrix or tensor whose number of elements is found while it is made": (
-        "CSRSparse*", "SparseMatrix*", "DenseToCSRSparseMatrix", "SparseTensorToCSRSparseMatrix", "SparseConcat", "SparseSplit",
-        "SparseSparse*", "SparseAdd", "SparseAddGrad", "SparseDenseCwise*", "SparseReduce*Sparse", "SparseSoftmax", "SparseSliceGrad",
+        "CSRSparse*", "SparseMatrix*", "DenseToCSRSparseMatrix", "SparseTensorToCSRSparseMatrix",
+        "SparseSparse*", "SparseAdd", "SparseAddGrad", "SparseReduce*Sparse", "SparseSliceGrad",
         "*ToSparseSetOperation", "DenseToDenseSetOperation", "SetSize", "SparseCountSparseOutput", "DenseCountSparseOutput",
         "RaggedCountSparseOutput", "AddSparseToTensorsMap", "AddManySparseToTensorsMap", "TakeManySparseFromTensorsMap",
     ),
@@ -77,7 +77,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "UniformRequantize",
     ),
     "a search over sequences, for which TensorFlow's kernel is the better place": (
-        "CTCBeamSearchDecoder", "CTCGreedyDecoder", "CTCLoss", "CTCLossV2", "GenerateBoundingBoxProposals", "CombinedNonMaxSuppression",
+        "CTCBeamSearchDecoder", "CTCGreedyDecoder", "CTCLoss", "CTCLossV2", "GenerateBoundingBoxProposals",
         "NearestNeighbors", "KMC2ChainInitialization", "KmeansPlusPlusInitialization", "IsotonicRegression",
     ),
     "made by other compilers or runs on other devices": ("Xla*", "Cudnn*", "_TRT*", "TRTEngineOp", "ShutdownDistributedTPU"),
@@ -98,11 +98,8 @@ def left_out_reason(op: str) -> str | None:
 
 
 def left_out_table() -> str:
-    """Markdown table of the entries, those of ops with a rule left out."""
-    from disc_tf.lowering.registry import RULES
-
+    """Markdown table of the entries."""
     rows = ["| TF ops | why |", "| --- | --- |"]
     for reason, names in LEFT_OUT.items():
-        kept = [f"`{name}`" for name in names if name not in RULES]
-        rows.append(f"| {' '.join(kept)} | {reason} |")
+        rows.append(f"| {' '.join(f'`{name}`' for name in names)} | {reason} |")
     return "\n".join(rows) + "\n"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from disc_tf.ir.core import Op, Value, reduce_kind
 from disc_tf.ir.dims import Dim, product
+from disc_tf.ir.types import DType
 from disc_tf.lowering.context import LoweringContext
 
 _DEPTH = 16
@@ -33,8 +34,8 @@ def _same(ctx: LoweringContext, op: Op, depth: int) -> Content | None:
 
 
 def _convert(ctx: LoweringContext, op: Op, depth: int) -> Content | None:
-    # Narrowing an extent that does not fit is an error wherever it is used as a shape.
-    return traced(ctx, op.operands[0], depth)
+    # Narrower results could wrap: only the widths of shapes are followed, as `fold` does.
+    return traced(ctx, op.operands[0], depth) if op.result.dtype in (DType.I32, DType.I64) else None
 
 
 def _slice(ctx: LoweringContext, op: Op, depth: int) -> Content | None:

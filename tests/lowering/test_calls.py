@@ -59,6 +59,24 @@ def test_what_xla_does_not_check_is_left_to_it() -> None:
     assert len(found) == 1 and "XLA" in next(iter(found.values()))
 
 
+def test_what_is_checked_inside_of_a_branch_or_a_loop_is_left_to_xla() -> None:
+    tf = tensorflow()
+
+    @jitted
+    def branch(table: Any, index: Any, flag: Any) -> Any:
+        return tf.cond(flag, lambda: tf.gather(table, index), lambda: tf.gather(table, index * 0))
+
+    @jitted
+    def loop(table: Any, index: Any) -> Any:
+        return tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, v + tf.gather(table, index)), [0, tf.gather(table, [0])])[1]
+
+    table, index = spec("float32", 3), spec("int32", 1)
+    found = left(lambda t, i, p: branch(t, i, p) * 2.0, table, index, spec("bool"))
+    assert len(found) == 1 and "XLA" in next(iter(found.values()))
+    found = left(lambda t, i: loop(t, i) * 2.0, table, index)
+    assert len(found) == 1 and "XLA" in next(iter(found.values()))
+
+
 def test_functions_marked_noinline_stay() -> None:
     tf = tensorflow()
 
