@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from disc_tf.fusion.outline import REGION_OPS, outline_regions
 from disc_tf.fusion.views import VIEW_OPS, ZERO, Axis, View, apply_op, iota, of_value
@@ -243,9 +243,4 @@ def _constant_view(x: Value) -> View:
     return View(x, ZERO, tuple(Axis(d, ZERO) for d in x.dims))
 
 
-def used_outside(values: Iterable[Value], ops: set[Op]) -> list[Value]:
-    """Those that some op outside ``ops`` uses."""
-    return [v for v in values if any(user not in ops for user, _ in v.uses)]
-
-
-__all__ = ["EFFECTS", "EXPENSIVE", "INDEX_OPS", "Access", "is_monoid_reduce", "is_pointwise", "is_splat_constant", "used_outside"]
+__all__ = ["EFFECTS", "EXPENSIVE", "INDEX_OPS", "Access", "is_monoid_reduce", "is_pointwise", "is_splat_constant"]

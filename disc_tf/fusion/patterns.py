@@ -10,7 +10,6 @@ from disc_tf.fusion.region import RegionBuilder
 from disc_tf.fusion.views import View
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, DimTooComplex
-from disc_tf.passes.rewriter import splat_of
 
 #: ops between the two products of an attention, at most
 _MAX_SCORE_OPS = 64
@@ -224,10 +223,3 @@ def _attention_views(access: Access, m: AttentionMatch) -> tuple[View, View, Vie
             return None
         v = moved
     return q, k, v, (*batch, q.dims[-2], dv)
-
-
-def softmax_form(ops: list[Op]) -> bool:
-    """Whether the score stage is a softmax over the row: max, exp of the difference, sum, division (for reports)."""
-    names = {op.name for op in ops}
-    kinds = [op for op in ops if op.name == "reduce"]
-    return {"exponential", "divide", "subtract"} <= names and len(kinds) == 2 and all(splat_of(k.operands[1]) is not None for k in kinds)

@@ -1,4 +1,4 @@
-"""Where, Unique: ops whose results' size depends on data.
+"""Where, Unique, and the form that all ops share whose results' size depends on data.
 
 The HLO op gives results padded to a bound and their count; `bind_count` makes the count a dim, `prefix` cuts to it.
 """

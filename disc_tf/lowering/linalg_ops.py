@@ -1,6 +1,6 @@
 """Linear algebra: Cholesky, LU and triangular solves of batches of matrices.
 
-Eigenvalues, singular values, QR and functions of matrices stay in TensorFlow (`left_in_tensorflow`).
+Eigenvalues, singular values, QR and functions of matrices stay in TensorFlow (`left_out.py`).
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Rule:
                 raise Unsupported("NOT_CONSTANT", f"operand {at} of {node.op} is not known at compile time")
 
 
-#: TF op type -> rule; filled by importing ``disc_tf.lowering.rules`` modules through ``all_rules``
+#: TF op type -> rule; filled by importing the modules of this package (``all_rules``)
 RULES: dict[str, Rule] = {}
 
 

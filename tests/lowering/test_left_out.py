@@ -21,7 +21,9 @@ def test_names_are_ops_of_tensorflow() -> None:
     assert len(plain) == len(set(plain)), "an op has two reasons"
 
 
-@pytest.mark.parametrize("op", ["RandomUniform", "FFT", "Svd", "DecodeJpeg", "ResourceApplyAdam", "TensorSliceDataset", "LookupTableFindV2"])
+@pytest.mark.parametrize(
+    "op", ["RandomUniform", "FFT", "Svd", "DecodeJpeg", "ResourceApplyAdam", "TensorSliceDataset", "LookupTableFindV2"]
+)
 def test_the_error_gives_the_reason(op: str) -> None:
     reason = left_out_reason(op)
     assert reason
