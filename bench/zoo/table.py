@@ -69,7 +69,7 @@ def row(model: Model, found: Mapping[str, Any]) -> str:
         ]
     if "check" in found:
         good = sum(s["ok"] for s in found["check"]["shapes"])
-        cells[6] = f"{worst_error(found['check']):.2f}" if found["check"]["ok"] else "**wrong**"
+        cells[6] = f"{worst_error(found['check']):.2g}" if found["check"]["ok"] else "**wrong**"
         cells[7] = f"{good}/{len(found['check']['shapes'])}"
     if found.get("time"):
         ratios = [p["ratio"] for p in found["time"]]

@@ -67,7 +67,7 @@ def test_the_page_shows_what_failed_and_what_was_left() -> None:
     failed = {"failure": {"stage": "build", "why": "ended with status 1: no such package"}}
     page = markdown([(models["BERT"], whole), (models["T5"], failed)], 2)
     assert worst_error(whole["check"]) == pytest.approx(0.3)
-    assert "| BERT | 81.8 % | 100 % | 1 | 2 | 3 s | 2 KiB | 0.30 | 2/2 | 4.00x | 4.00x |" in page
+    assert "| BERT | 81.8 % | 100 % | 1 | 2 | 3 s | 2 KiB | 0.3 | 2/2 | 4.00x | 4.00x |" in page
     assert "| T5 | - | - | - | - | - | - | - | - | - | - |" in page
     assert "**Failed** in stage build: ended with status 1: no such package" in page
     assert "* left in TensorFlow: 2 Foo (UNSUPPORTED_OP): Foo has no lowering rule" in page
