@@ -11,7 +11,7 @@ from disc_tf.ir.types import DType
 from disc_tf.testing.tf_case import Tolerance, array, check_op, tf_answer
 
 TOL = {DType.F32: Tolerance(ulps=32, relative_floor=1), DType.F16: Tolerance(ulps=24, relative_floor=1)}
-TYPES = [DType.F32, DType.F16]
+SLOW = pytest.mark.slow
 
 
 def lstm(batch: int, inputs: int, cells: int, dtype: DType = DType.F32, steps: int | None = None) -> dict[str, Any]:
@@ -25,8 +25,11 @@ def lstm(batch: int, inputs: int, cells: int, dtype: DType = DType.F32, steps: i
     return out if steps is None else {"seq_len_max": np.array(steps, np.int64), **out}
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("peephole", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "peephole"),
+    [(DType.F32, True), pytest.param(DType.F32, False, marks=SLOW), (DType.F16, False), pytest.param(DType.F16, True, marks=SLOW)],
+    ids=str,
+)
 def test_lstm_block_cell(dtype, peephole):
     for sizes in ((1, 1, 1), (2, 3, 5), (7, 13, 17)):
         check_op("LSTMBlockCell", **lstm(*sizes, dtype), use_peephole=peephole, tol=TOL[dtype])
@@ -37,9 +40,13 @@ def test_lstm_block_cell(dtype, peephole):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ["BlockLSTM", "BlockLSTMV2"])
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("peephole", [False, True])
+LOOPS = [(op, dtype, peephole) for op in ("BlockLSTM", "BlockLSTMV2") for dtype in TOL for peephole in (False, True)]
+FAST = [("BlockLSTM", DType.F32, True), ("BlockLSTMV2", DType.F16, False)]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "peephole"), [pytest.param(*c, marks=() if c in FAST else SLOW) for c in LOOPS], ids=str
+)
 def test_block_lstm(op, dtype, peephole):
     for steps, *sizes in ((1, 1, 1, 1), (4, 2, 3, 5), (0, 2, 3, 4), (3, 0, 2, 4), (3, 1, 0, 4), (3, 2, 3, 0)):
         check_op(op, **lstm(*sizes, dtype, steps=steps), use_peephole=peephole, tol=TOL[dtype], modes=["partial", "dynamic"])
