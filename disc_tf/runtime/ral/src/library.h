@@ -14,6 +14,13 @@ using LibraryFunction = int32_t (*)(disc_context*, void* const* args, const int6
 
 LibraryFunction find_library_function(const char* name);
 
+// Element i of data, as it is now. Another op of the graph may assign to a variable while its old contents are read, so that two reads of
+// an element may differ: one that a bound depends on is read once, by this, and what was tested is what is used.
+template <typename T>
+T read_once(const T* data, int64_t i) {
+  return *static_cast<const volatile T*>(data + i);
+}
+
 // library_sparse.cc
 int32_t library_fill_rows(disc_context*, void* const* args, const int64_t* scalars);
 

@@ -1,6 +1,8 @@
 // Ops whose result's size depends on data: results padded to their upper bound, and a count.
 //
 // Nothing here trusts data: positions are counted and bounded by the sizes among the scalars, and results do not depend on the threads.
+// Data may change between two passes over it (library.h: read_once): the second writes no more than the first one counted, and zeros where
+// it finds less.
 
 #include <algorithm>
 #include <cstring>
@@ -54,7 +56,7 @@ int64_t list_line(const uint8_t* p, int64_t i, int64_t end, int64_t start, const
       int64_t* to = out + at * width;
       for (int64_t k = 0; k + 1 < width; ++k) to[k] = outer[k];
       to[width - 1] = i - start;
-      at += p[i] != 0;
+      at += read_once(p, i) != 0;
     }
   }
   return at;
@@ -82,6 +84,7 @@ void list_chunk(const disc_kernel_args* a, int64_t c) {
     ++line;
     for (int64_t k = rank - 2; k >= 0 && ++outer[k] == dims[k]; --k) outer[k] = 0;
   }
+  std::fill(out + at * rank, out + last * rank, int64_t{0});
 }
 
 void list_chunks(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
@@ -354,17 +357,26 @@ int32_t library_partition(disc_context*, void* const* args, const int64_t* s) {
   const auto* ids = static_cast<const int32_t*>(args[0]);
   auto *order = static_cast<int64_t*>(args[1]), *counts = static_cast<int64_t*>(args[2]), *next = static_cast<int64_t*>(args[3]);
   const auto is_part = [parts](int32_t id) { return id >= 0 && id < parts; };
-  std::fill_n(counts, parts, 0);
-  for (int64_t i = 0; i < n; ++i)
-    if (is_part(ids[i])) ++counts[ids[i]];
+  std::fill_n(counts, parts, int64_t{0});
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t id = read_once(ids, i);
+    if (is_part(id)) ++counts[id];
+  }
   int64_t at = 0;
   for (int64_t k = 0; k < parts; ++k) {
     next[k] = at;
     at += counts[k];
   }
-  std::fill(order + at, order + n, 0);
-  for (int64_t i = 0; i < n; ++i)  // the bound holds for ids that change meanwhile, too
-    if (is_part(ids[i]) && next[ids[i]] < n) order[next[ids[i]]++] = i;
+  std::fill(order + at, order + n, int64_t{0});
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t id = read_once(ids, i);
+    if (is_part(id) && next[id] < at) order[next[id]++] = i;
+  }
+  int64_t end = 0;
+  for (int64_t k = 0; k < parts; ++k) {
+    end += counts[k];
+    if (next[k] < end) std::fill(order + next[k], order + end, int64_t{0});
+  }
   return 0;
 }
 

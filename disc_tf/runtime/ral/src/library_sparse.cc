@@ -1,6 +1,7 @@
 // fill_rows: the entries of a sparse tensor grouped by row, with a default entry in each row that has none.
 //
-// Row numbers are data: those out of range are dropped, so that whatever they are no access leaves a buffer.
+// Row numbers are data: those out of range are dropped, so that whatever they are no access leaves a buffer. They may change meanwhile
+// (library.h: read_once): each is read once, or by both of two passes of which the second starts anew.
 
 #include <algorithm>
 #include <cstring>
@@ -36,18 +37,15 @@ int64_t fill_sorted_rows(void* const* args, const int64_t* s) {
     }
   };
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t row = indices[i * rank];
+    const int64_t row = read_once(indices, i * rank);
     if (row != next - 1 || row < 0) {
       if (row < next || row >= rows) return -1;
       fill_to(row);
       empty[row] = 0;
       next = row + 1;
     }
-    if (rank == 2) {
-      std::memcpy(out + 2 * at, indices + 2 * i, 16);
-    } else {
-      for (int64_t k = 0; k < rank; ++k) out[at * rank + k] = indices[i * rank + k];
-    }
+    out[at * rank] = row;
+    for (int64_t k = 1; k < rank; ++k) out[at * rank + k] = indices[i * rank + k];
     filled[at] = values[i];
     if (s[kWantReverse]) reverse[i] = at;
     ++at;
@@ -71,11 +69,12 @@ int64_t fill_rows(void* const* args, const int64_t* s) {
   auto* reverse = static_cast<int64_t*>(args[kReverse]);
   auto* starts = static_cast<int64_t*>(args[kStarts]);  // of each row: first its number of entries, then where the next one goes
   std::fill_n(starts, rows, int64_t{0});
-  if (rank > 0)
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t row = indices[i * rank];
-      if (row >= 0 && row < rows) ++starts[row];
-    }
+  for (int64_t i = 0; i < n; ++i) {  // `reverse` keeps the row, or -1, until it is known where the entry goes
+    const int64_t row = rank > 0 ? read_once(indices, i * rank) : -1;
+    const bool inside = row >= 0 && row < rows;
+    reverse[i] = inside ? row : -1;
+    if (inside) ++starts[row];
+  }
   int64_t at = 0;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t own = starts[row];
@@ -89,13 +88,14 @@ int64_t fill_rows(void* const* args, const int64_t* s) {
     at += std::max<int64_t>(own, 1);
   }
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t row = rank > 0 ? indices[i * rank] : -1;
-    if (row < 0 || row >= rows) {
+    const int64_t row = reverse[i];
+    if (row < 0) {
       reverse[i] = 0;
       continue;
     }
     const int64_t to = starts[row]++;
-    for (int64_t k = 0; k < rank; ++k) out[to * rank + k] = indices[i * rank + k];
+    out[to * rank] = row;
+    for (int64_t k = 1; k < rank; ++k) out[to * rank + k] = indices[i * rank + k];
     filled[to] = values[i];
     reverse[i] = to;
   }
