@@ -81,7 +81,7 @@ def warps(g: Generator) -> None:
         operands = {"image": x, "boxes": g.const(corners), "box_ind": which, "crop_size": size}
         g.add("CropAndResize", operands, method="bilinear", extrapolation_value=0.5, ulps=4096, floor=4.0)
         return
-    shift = np.float32([[1, 0, g.rng.integers(-1, 2), 0, 1, g.rng.integers(-1, 2), 0, 0]])
+    shift = np.array([[1, 0, g.rng.integers(-1, 2), 0, 1, g.rng.integers(-1, 2), 0, 0]], np.float32)
     operands = {"images": x, "transforms": g.const(shift), "output_shape": size}
     if g.flip():
         g.add("ImageProjectiveTransformV2", operands, interpolation=g.choice(("BILINEAR", "NEAREST")), ulps=64, floor=4.0)

@@ -171,7 +171,7 @@ def resize_gradient(g: Generator) -> None:
     x = image(g, 4, "float32")
     if x is None or not finite(g, x) or str(g.value(x).dtype) not in ("float32", "float64"):
         return
-    how = {"align_corners": g.flip(0.3), "half_pixel_centers": False}
+    how: dict[str, Any] = {"align_corners": g.flip(0.3), "half_pixel_centers": False}
     if g.flip():
         like = g.placeholder("float32", (2, 3, "s", 1), special=False)
         if str(g.value(x).dtype) == "float32":
