@@ -5,36 +5,58 @@ elements' shape the first iteration decides gets it before the loop.
 
 A value whose dims the loop changes (a cache that grows, a list that is pushed to) lies in a *store* with room for the most that it can
 become: the loop carries the store and the present extents, and its body sees the part that is in use. What that most is follows from
-how much an iteration adds and how many iterations there are: a condition ``i < n`` with a counter ``i`` bounds them. Without such a
-bound the loop stays in TensorFlow.
+how much an iteration adds and how many iterations there are: a condition ``i < n`` with a counter ``i`` bounds them (`loop_bounds`).
+Without such a bound the loop stays in TensorFlow. What is not proved to fit is checked in the loop.
 
-A loop is lowered in rounds: each finds out more of what it needs to know (`_Again`), until one goes through.
+A loop is lowered in rounds: each finds out more of what it needs to know (`_Again`), until one goes through. What a round works with:
+
+===========  ============================================================================================================
+``inits``    carried values by number, before the loop: what the body does not only pass on
+``start``    the tensors of them (a list's stack); lists whose elements have no known shape yet have none
+``changed``  carried value -> axes whose extent an iteration changes; these extents are `_Extent`
+``apart``    (carried value, axis) whose extent does not stay equal to others that start with the same
+``only_read``  changed values of which the loop only changes how much is in use: they need no store
+``trial``    symbols that stand for the changed extents while `_find_most` sees what an iteration makes of them. They, and all that is
+             bound inside of the body, are of no meaning outside: nothing that is made of them may be a bound
+===========  ============================================================================================================
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from disc_tf.ir.core import Block, Value, walk
-from disc_tf.ir.dims import Dim, apply_atom, dmax, dmin
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim, dmax
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.lowering.bodies import FunctionBody, body_of, build_region, discard, lower_body, require_outer
 from disc_tf.lowering.content import bind
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.control_flow import predicate
 from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.loop_bounds import (
+    TRIPS,
+    Condition,
+    at_most,
+    bound_symbols,
+    bounds,
+    condition_of,
+    counted,
+    last,
+    require_room,
+    step_of,
+)
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import lowering
 from disc_tf.lowering.stores import stored, used_part
 from disc_tf.lowering.tensor_lists import TensorList, dense
 
 _MAX_ROUNDS = 12
-#: a known bound on iterations that is larger is taken for no bound
-_MAX_TRIPS = 1 << 22
-_LIMITS = "the bodies compile; a value only changes its shape in a loop with a counter up to a limit, by as much in each iteration"
+_LIMITS = (
+    "the bodies compile; a value only changes its shape in a loop with a counter up to a limit, by as much in each iteration, or as a "
+    "list that is written at a counter. The memory for the last iteration is there from the first: where the loop may end before, one "
+    "limit is a constant or the size of a tensor"
+)
 
 
 @lowering("While", "StatelessWhile", limits=_LIMITS)
@@ -91,20 +113,13 @@ class _Again(Exception):
 
 @dataclasses.dataclass
 class _Extent:
-    """An extent that the loop changes: of the ``members`` (carried value, axis), ``init`` before the loop, ``most`` at any time."""
+    """An extent that the loop changes: of the ``members`` (carried value, axis), ``init`` before the loop, ``most`` at any time,
+    which is ``room`` in the stores."""
 
     init: Dim
     members: list[tuple[int, int]]
     most: Dim | None = None
-
-
-@dataclasses.dataclass
-class _Counter:
-    """What the condition says of the number of iterations: carried value ``index`` is below ``limit`` (a dim or an outer value)."""
-
-    index: int
-    limit: Dim | Value
-    inclusive: bool
+    room: Dim | None = None
 
 
 def _is_open(v: Value) -> bool:
@@ -231,8 +246,8 @@ class _Loop:
         n = len(self.carried)
         found: list[Dim] = []
         steps: dict[int, int] = {}
-        at_most: list[tuple[int, Dim]] = []
-        counters: list[_Counter] = []
+        numbers: list[tuple[int, Dim]] = []
+        condition = Condition()
 
         def step(params: Sequence[Value]) -> list[Value]:
             tensors = dict(zip(self.carried, params, strict=False))
@@ -245,18 +260,19 @@ class _Loop:
             if again:
                 raise again
             for k, p in tensors.items():
-                steps[k] = _step_of(new[k], p)
-            at_most.extend(_counted(ctx.b.block, tensors))
-            inner = self.trial | _bound_symbols(ctx.b.block)
+                steps[k] = step_of(new[k], p)
+            numbers.extend(counted(ctx.b.block, tensors))
+            inner = self.trial | bound_symbols(ctx.b.block)
             for i, e in enumerate(self.extents):
-                e.most = self._growth(e, symbols[i], found[i], inner, at_most)
+                e.most = self._growth(e, symbols[i], found[i], inner, numbers)
             return [*(new[k] for k in self.carried), *(flags[k] for k in self.flags)]
 
         def test(params: Sequence[Value]) -> list[Value]:
+            nonlocal condition
             tensors = dict(zip(self.carried, params, strict=False))
             (result,) = lower_body(ctx, self.cond, self._inside(tensors, dict(zip(self.flags, params[n:], strict=True))))
             pred = predicate(ctx, result, "the condition of a loop")
-            counters.extend(_counters(ctx, pred, tensors))
+            condition = condition_of(ctx, pred, tensors, self.trial)
             return [pred]
 
         mark = ctx.mark()
@@ -264,72 +280,44 @@ class _Loop:
         discard(build_region(ctx, types, test))
         ctx.rewind(mark)
         self.trial = frozenset()
-        if all(isinstance(e.most, Dim) and not e.most.symbols() & {"_trips", "_last"} for e in self.extents):
-            return
-        trips, last = self._trips(counters, steps)
-        for e in self.extents:
-            assert e.most is not None
-            e.most = e.most.substitute({"_trips": trips, "_last": last})
+        symbols_of_bounds = {TRIPS, *(last(k) for k in self.carried)}
+        wanted = {s for e in self.extents if e.most is not None for s in e.most.symbols() & symbols_of_bounds}
+        if wanted:
+            known_bounds = bounds(ctx, self.body.name, condition, steps, self.start, wanted)
+            for e in self.extents:
+                assert e.most is not None
+                e.most = e.most.substitute(known_bounds)
 
-    def _growth(self, e: _Extent, s: Dim, new: Dim, inner: frozenset[str], at_most: list[tuple[int, Dim]]) -> Dim:
-        """The most that an extent becomes, over the symbols ``_trips`` (iterations) and ``_last`` (one more than a counter reaches)."""
+    def _growth(self, e: _Extent, s: Dim, new: Dim, inner: set[str], numbers: list[tuple[int, Dim]]) -> Dim:
+        """The most that an extent becomes, over the symbols `TRIPS` (iterations) and ``last(k)`` (one more than carried number k is)."""
         ctx = self.ctx
-        if _at_most(ctx, new, s):
+        if at_most(ctx, new, s):
             return e.init
         growth = ctx.env.simplify(new - s)
         if inner.isdisjoint(growth.symbols()):
-            return e.init + (growth if ctx.env.is_nonneg(growth) is True else dmax(growth, 0)) * Dim.of("_trips")
+            return e.init + (growth if ctx.env.is_nonneg(growth) is True else dmax(growth, 0)) * Dim.of(TRIPS)
         if inner.isdisjoint(ctx.env.simplify(new).symbols()):
             return dmax(e.init, ctx.env.simplify(new))
         high = ctx.env.bounds(growth)[1]
         if high is not None:
-            return e.init + Dim.of("_trips") * high
-        for _, i in at_most:
+            return e.init + Dim.of(TRIPS) * high
+        for k, i in numbers:
             if ctx.env.is_equal(new, dmax(s, i + 1)) is True:
-                return dmax(e.init, Dim.of("_last"))
+                return dmax(e.init, Dim.of(last(k)))
         k, axis = e.members[0]
         raise Unsupported(
             "SHAPE", f"the loop {self.body.name!r} may change a dimension of carried value {k} from {e.init} to {new} (axis {axis})"
         )
-
-    def _trips(self, counters: list[_Counter], steps: dict[int, int]) -> tuple[Dim, Dim]:
-        """Bounds of the number of iterations and of the counter's end, the least that the condition gives."""
-        ctx, found = self.ctx, []
-        for c in counters:
-            by = steps.get(c.index, 0)
-            if by <= 0:
-                continue
-            init = self.start[c.index]
-            known = ctx.dims_of(init), [c.limit] if isinstance(c.limit, Dim) else ctx.dims_of(c.limit)
-            if known[0] is not None and known[1] is not None:
-                room = known[1][0] - known[0][0]
-                end = known[1][0]
-            else:
-                first, limit = (x if isinstance(x, Value) else ctx.dim(x) for x in (init, c.limit))
-                first, limit = (x if x.dtype is DType.I64 else ctx.b.convert(x, DType.I64) for x in (first, limit))
-                zero = ctx.scalar(0, DType.I64)
-                room = ctx.fresh_dim(ctx.b.maximum(ctx.b.subtract(limit, first), zero))
-                end = ctx.fresh_dim(ctx.b.maximum(limit, zero))
-            room, end = (room + 1, end + 1) if c.inclusive else (room, end)
-            trips = dmax((room + (by - 1)) // by, 0)
-            if trips.is_static and int(trips) > _MAX_TRIPS:
-                continue
-            found.append((trips, dmax(end, 0)))
-        if not found:
-            raise Unsupported(
-                "SHAPE",
-                f"the loop {self.body.name!r} may change a dimension of a carried value, and its iterations have no known bound",
-            )
-        trips, last = found[0]
-        for t, _ in found[1:]:
-            trips = dmin(trips, t)
-        return bind(ctx, trips), bind(ctx, last)
 
     # ---- the loop itself --------------------------------------------------------------------------------------------
 
     def _build(self) -> list[Value]:
         ctx = self.ctx
         moving = [k for k in self.carried if k not in self.only_read]
+        for e in self.extents:
+            if any(k in moving for k, _ in e.members):
+                assert e.most is not None
+                e.room = bind(ctx, e.most)
         stores = {k: self._store(k) for k in self.carried}
         types = [stores[k].tensor for k in moving]
         hints = [stores[k].hint for k in moving]
@@ -374,6 +362,9 @@ class _Loop:
                     out.append(value)
             if again:
                 raise again
+            for e, d in zip(self.extents, grown, strict=True):
+                if e.room is not None:
+                    require_room(ctx, d, e.room, self.body.name)
             return [*out, *(marks[k] for k in self.flags), *(ctx.dim(d) for d in grown)]
 
         def test(params: Sequence[Value]) -> list[Value]:
@@ -402,8 +393,8 @@ class _Loop:
         for e in self.extents:
             for m, axis in e.members:
                 if m == k:
-                    assert e.most is not None
-                    room[axis] = bind(ctx, e.most) - v.dims[axis]
+                    assert e.room is not None
+                    room[axis] = e.room - v.dims[axis]
         none = [0] * v.rank
         return ctx.b.pad(v, ctx.scalar(0, v.dtype), none, room, none) if any(d != 0 for d in room) else v
 
@@ -412,68 +403,13 @@ class _Loop:
         if e.most is not None:
             self.ctx.env.set_range(d, 0, self.ctx.env.bounds(e.most)[1])
             self.ctx.env.set_range(e.most - d, 0)
+            if e.room is not None:
+                self.ctx.env.set_range(e.room - d, 0)
             self.ctx.env.set_range(d - e.init, None, self.ctx.env.bounds(e.most - e.init)[1])
         return d
-
-
-def _at_most(ctx: LoweringContext, a: Dim, b: Dim) -> bool:
-    """Whether ``a <= b`` by what is known."""
-    atoms = a.atoms()
-    if len(atoms) == 1 and atoms[0].kind in ("max", "min") and a == apply_atom(atoms[0].kind, *atoms[0].args):
-        found = [_at_most(ctx, x, b) for x in atoms[0].args]
-        return all(found) if atoms[0].kind == "max" else any(found)
-    return ctx.env.is_nonneg(b - a) is True
 
 
 def _arguments(body: FunctionBody) -> set[int]:
     """The arguments that a body reads."""
     read = [ref for node in body.nodes for ref in node.inputs]
     return {port for name, port in [*read, *body.returns] if not name}
-
-
-def _bound_symbols(block: Block) -> set[str]:
-    """Symbols that are bound in a block and in its regions."""
-    return {op.attrs["symbol"] for op in walk(block) if op.name == "disc.bind_dim"}
-
-
-def _constant(v: Value) -> int | None:
-    content = v.op.attrs["value"] if v.op is not None and v.op.name == "constant" else None
-    return None if content is None or content.size != 1 else int(np.asarray(content).reshape(-1)[0])
-
-
-def _step_of(new: Value, param: Value) -> int:
-    """How much an iteration adds to a counter, 0 for what is none."""
-    op = new.op
-    if op is None or op.name != "add" or new.rank or new.dtype not in (DType.I32, DType.I64) or param not in op.operands:
-        return 0
-    return _constant(op.operands[1 - op.operands.index(param)]) or 0
-
-
-def _counted(block: Block, params: dict[int, Value]) -> Iterable[tuple[int, Dim]]:
-    """Symbols of a block that are bound to a carried scalar."""
-    for op in block.ops:
-        if op.name == "disc.bind_dim":
-            v = op.operands[0]
-            while v.op is not None and v.op.name == "convert":
-                v = v.op.operands[0]
-            yield from ((k, Dim.of(op.attrs["symbol"])) for k, p in params.items() if p is v)
-
-
-def _counters(ctx: LoweringContext, pred: Value, params: dict[int, Value]) -> Iterable[_Counter]:
-    """The terms ``i < n`` of a conjunction."""
-    terms = [pred]
-    block = ctx.b.block
-    while terms:
-        v = terms.pop()
-        op = v.op
-        if op is None or op.parent is not block:
-            continue
-        if op.name == "and":
-            terms += op.operands
-        elif op.name == "compare" and op.attrs["direction"] in ("LT", "LE", "GT", "GE"):
-            small, large = op.operands if op.attrs["direction"] in ("LT", "LE") else reversed(op.operands)
-            index = next((k for k, p in params.items() if p is small), None)
-            known = ctx.dims_of(large)
-            inside = large.owner is block or (large.op is not None and large.op.parent is block)
-            if index is not None and not large.rank and (known is not None or not inside):
-                yield _Counter(index, known[0] if known is not None else large, op.attrs["direction"] in ("LE", "GE"))

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from disc_tf.compiler import compile_module
 from disc_tf.frontend.analysis import analyse
 from disc_tf.frontend.cluster import make_clusters
 from disc_tf.frontend.load import load
 from disc_tf.testing.graph_case import case, check_graph, spec
-from disc_tf.testing.tf_case import Tolerance, tensorflow
+from disc_tf.testing.native_case import load as load_executable
+from disc_tf.testing.native_case import run_executable
+from disc_tf.testing.tf_case import Failure, Tolerance, tensorflow
 
 TARGET = ["x86-64-v4"]
 TOL = Tolerance(ulps=128, relative_floor=1)
@@ -82,7 +85,8 @@ def decode_until(v, k, limit):
         return i + 1, h * 1.5, tf.concat([out, tf.argmax(h, output_type=tf.int32)[None]], 0)
 
     go_on = lambda i, h, _: tf.logical_and(i < k, tf.reduce_max(h) < limit)  # noqa: E731
-    return tf.while_loop(go_on, body, (0, v, tf.zeros([1], tf.int32)), shape_invariants=(dims(), dims(None), dims(None)))
+    start = (0, v, tf.zeros([1], tf.int32))
+    return tf.while_loop(go_on, body, start, shape_invariants=(dims(), dims(None), dims(None)), maximum_iterations=20)
 
 
 def at_most(v, limit):
@@ -290,6 +294,104 @@ def test_as_tensorflow(fn, specs, inputs):
     check_graph(case(fn, *(spec(*s) for s in specs)), inputs, TARGET, TOL)
 
 
+# ---- bounds: what is too small a store is memory that is not ours -------------------------------------------------------
+
+
+def _written(v, k, first, at):
+    """A list of ``k`` elements, the first of them at ``first``, the next where ``at`` says."""
+    tf = tensorflow()
+    array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[None], clear_after_read=False)
+    body = lambda i, j, t: (i + 1, at(i, j), t.write(j, v + tf.cast(j, tf.float32)))  # noqa: E731
+    return tf.while_loop(lambda i, *_: i < k, body, (0, first, array))[2].stack()
+
+
+def written_by_threes(v, k):
+    return _written(v, k, 0, lambda _, j: j + 3)
+
+
+def written_from_five(v, k):
+    return _written(v, k, 5, lambda _, j: j + 1)
+
+
+def written_from_the_limit(v, k):
+    return _written(v, k, k, lambda _, j: j + 2)
+
+
+def written_at_the_counter(v, k):
+    """The counter's own limit, where another ends the loop first or last."""
+    tf = tensorflow()
+    array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[None])
+    go_on = lambda i, j, _: tf.logical_and(j < 11, i < k)  # noqa: E731
+    return tf.while_loop(go_on, lambda i, j, t: (i + 2, j + 3, t.write(j, v)), (0, 1, array))[2].stack()
+
+
+def extent_in_the_condition(v, k):
+    """The extent that the loop changes is no limit of it."""
+    tf = tensorflow()
+    go_on = lambda i, a: tf.logical_and(i < tf.shape(a)[0] + k, i < 10)  # noqa: E731
+    return tf.while_loop(go_on, lambda i, a: (i + 1, tf.concat([a, v[:1]], 0)), (0, v), shape_invariants=(dims(), dims(None)))[1]
+
+
+def count_in_the_condition(v, k):
+    """Nor is a number that the condition finds anew."""
+    tf = tensorflow()
+    go_on = lambda i, a: tf.logical_and(i < tf.shape(tf.where(a > 0))[0] + k, i < 5)  # noqa: E731
+    return tf.while_loop(go_on, lambda i, a: (i + 1, tf.concat([a, v[:1]], 0)), (0, v), shape_invariants=(dims(), dims(None)))[1]
+
+
+def ends_early(v, k):
+    """``k`` may be anything: the size of a tensor bounds the loop, too."""
+    tf = tensorflow()
+    rows = tf.shape(v)[0]
+    array = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[None])
+    go_on = lambda i, _: tf.logical_and(tf.logical_and(i < k, i < rows), tf.cast(i, tf.float32) < v[0])  # noqa: E731
+    return tf.while_loop(go_on, lambda i, t: (i + 1, t.write(i, v)), (0, array))[1].concat()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        written_by_threes,
+        written_from_five,
+        written_from_the_limit,
+        written_at_the_counter,
+        extent_in_the_condition,
+        count_in_the_condition,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_bounds(fn):
+    row = np.array([1.5, -2.0, 3.0], np.float32)
+    check_graph(case(fn, spec("float32", None), spec("int32")), [[row, n(k)] for k in (4, 1, 0, 40, -3)], TARGET, TOL)
+
+
+def test_bounds_of_early_ends():
+    rows = np.array([2.5, -2.0, 3.0, 1.0], np.float32)
+    inputs = [[rows, n(k)] for k in (4, 1, 2**31 - 1)]
+    check_graph(case(ends_early, spec("float32", None), spec("int32")), inputs, TARGET, TOL)
+
+
+def wraps_around(v):
+    """A counter that passes the greatest integer: the loop goes on, for longer than its condition seems to say."""
+    tf = tensorflow()
+    more = lambda i, k, a: (i + 2**30, k + 1, tf.concat([a, v], 0))  # noqa: E731
+    go_on = lambda i, k, _: tf.logical_and(i <= 2**31 - 3 + tf.size(v), tf.cast(k, tf.float32) < v[0])  # noqa: E731
+    return tf.while_loop(go_on, more, (0, 0, v), shape_invariants=(dims(), dims(), dims(None)))[2]
+
+
+def test_second_line_of_defence():
+    """Where the reasoning about bounds fails the run ends with an error, before anything outside of the store is read or written."""
+    c = case(wraps_around, spec("float32", None))
+    executable = load_executable(compile_module(c.imported.module, TARGET).executable, TARGET[-1])
+    try:
+        fine = run_executable(executable, c.feeds([np.array([1.0, 2.0], np.float32)]))
+        assert not isinstance(fine, Failure)
+        found = run_executable(executable, c.feeds([np.array([9.0, 2.0], np.float32)]))
+        assert isinstance(found, Failure) and found.code == 8 and "longer in the loop" in found.message
+    finally:
+        executable.close()
+
+
 # ---- reasons ------------------------------------------------------------------------------------------------------------
 
 
@@ -310,9 +412,40 @@ def beyond_the_counter(v):
     return tf.while_loop(lambda i, *_: i < 4, lambda i, t: (i + 1, t.write(i * 2, v)), (0, array))[1].stack()
 
 
+def written_anywhere(v):
+    return _written(v, 3, 0, lambda i, _: tensorflow().cast(v, "int32")[i])
+
+
+def written_downwards(v):
+    return _written(v, 3, 2, lambda _, j: j - 1)
+
+
+def ends_by_itself(v):
+    """Nothing but a run-time number bounds it: room for so many iterations may not be there."""
+    tf = tensorflow()
+    k = tf.cast(v[0], tf.int32)
+    go_on = lambda i, a: tf.logical_and(i < k, tf.reduce_sum(a) < 5.0)  # noqa: E731
+    return tf.while_loop(go_on, lambda i, a: (i + 1, tf.concat([a, v], 0)), (0, v), shape_invariants=(dims(), dims(None)))[1]
+
+
+def greatest_limit(v):
+    tf = tensorflow()
+    go_on = lambda i, k, _: tf.logical_and(i <= 2**31 - 3, tf.cast(k, tf.float32) < v[0])  # noqa: E731
+    more = lambda i, k, a: (i + 2**30, k + 1, tf.concat([a, v], 0))  # noqa: E731
+    return tf.while_loop(go_on, more, (0, 0, v), shape_invariants=(dims(), dims(), dims(None)))[2]
+
+
 @pytest.mark.parametrize(
     ("fn", "reason"),
-    [(no_bound, "have no known bound"), (doubles, "may change a dimension"), (beyond_the_counter, "may change a dimension")],
+    [
+        (no_bound, "have no known bound"),
+        (doubles, "may change a dimension"),
+        (beyond_the_counter, "may change a dimension"),
+        (written_anywhere, "which is no counter"),
+        (written_downwards, "which is no counter"),
+        (ends_by_itself, "may end long before a limit that run time gives"),
+        (greatest_limit, "have no known bound"),
+    ],
 )
 def test_reasons(fn, reason):
     tf = tensorflow()
