@@ -10,7 +10,7 @@ from disc_tf.fusion.views import VIEW_OPS, ZERO, Axis, View, invert_op, of_value
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.ir.types import TensorType
-from disc_tf.passes.rewriter import embedding_gather
+from disc_tf.ir.views import embedding_gather
 
 
 class RegionBuilder:

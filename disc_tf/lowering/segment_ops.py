@@ -5,6 +5,7 @@ from __future__ import annotations
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
+from disc_tf.ir.views import seen_through
 from disc_tf.lowering.content import scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.data_dependent import take
@@ -23,24 +24,11 @@ _SCALES = {"Mean": "mean", "SqrtN": "sqrtn"}
 
 def rows_filled(ids: Value) -> Dim | None:
     """The number of rows, if ``ids`` are the row numbers of what SparseFillEmptyRows gives: sorted, and none left out."""
-    v = ids
-    while v.op is not None:
-        op = v.op
-        if op.name == "disc.fill_rows":
-            return op.attrs["rows"] if v is op.results[0] else None
-        if op.name == "slice":
-            starts, strides = op.attrs["starts"], op.attrs["strides"]
-            if any(s != 0 for s in starts) or any(s != 1 for s in strides):
-                return None
-            if v.rank == 2 and v.dims[1] != op.operands[0].dims[1] and v.dims[1] != 1:
-                return None
-        elif op.name == "reshape":
-            if v.rank != 1 or op.operands[0].dims[1:] not in ((Dim.of(1),), ()):
-                return None
-        elif op.name != "convert":
-            return None
-        v = op.operands[0]
-    return None
+    seen = seen_through(ids)
+    op = seen.source.op
+    if op is None or op.name != "disc.fill_rows" or seen.source is not op.results[0] or seen.column != 0 or not seen.whole:
+        return None
+    return op.attrs["rows"]
 
 
 def check_sorted(ctx: LoweringContext, ids: Value) -> None:

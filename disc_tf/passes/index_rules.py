@@ -12,7 +12,8 @@ import numpy as np
 from disc_tf.ir.core import Op, Value, reduce_kind
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType, TensorType
-from disc_tf.passes.rewriter import Rewriter, embedding_gather, splat_of, table
+from disc_tf.ir.views import embedding_gather
+from disc_tf.passes.rewriter import Rewriter, splat_of, table
 
 
 def counted_extent(v: Value, rw: Rewriter) -> Dim | None:

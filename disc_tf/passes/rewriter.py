@@ -227,24 +227,3 @@ def dims_of_op(op: Op) -> Iterator[Dim]:
             yield from r.type.dims
     for a in op.attrs.values():
         yield from dims_in(a)
-
-
-def embedding_gather(op: Op) -> bool:
-    """A gather of whole rows: ``table[index]`` with a rank-0 index vector over dim 0 and the row's dims at the end."""
-    table, index = op.operands
-    a = op.attrs
-    try:
-        batch = op.result.rank - (table.rank - 1)
-        scalar_index = a["index_vector_dim"] == index.rank or (
-            a["index_vector_dim"] == index.rank - 1 and index.dims[-1] == 1
-        )
-        return (
-            scalar_index
-            and tuple(a["start_index_map"]) == (0,)
-            and tuple(a["collapsed_slice_dims"]) == (0,)
-            and not a.get("operand_batching_dims")
-            and tuple(a["offset_dims"]) == tuple(range(batch, op.result.rank))
-            and all(s == d for s, d in zip(a["slice_sizes"][1:], table.dims[1:], strict=True))
-        )
-    except KeyError:
-        return False

@@ -13,66 +13,33 @@ from typing import NamedTuple
 from disc_tf.ir.core import Op, Value, clone_block, reduce_kind
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType, TensorType
-from disc_tf.passes.rewriter import Rewriter, embedding_gather, is_elementwise, splat_of, table
+from disc_tf.ir.views import Seen, bound_dims, embedding_gather, seen_through, without_reshapes
+from disc_tf.passes.rewriter import Rewriter, is_elementwise, splat_of, table
 
-_STEPS = 16  # ops looked through, and the size of a predicate that is made again
-_VIEWS = ("reshape", "broadcast_in_dim")
+_STEPS = 16  # the size of a predicate that is made again
 
 
 # ---- what ops promise of the integers they make -------------------------------------------------------------------
 
 
-def _widened(op: Op) -> bool:
-    return op.name == "convert" and op.operands[0].dtype.is_int and op.result.dtype in (DType.I32, DType.I64)
-
-
-def _column(op: Op) -> int | None:
-    """The column that a slice of a matrix takes, if it is one."""
-    starts, limits = op.attrs["starts"], op.attrs["limits"]
-    if len(starts) == 2 and starts[1].is_static and limits[1] - starts[1] == 1:
-        return int(starts[1])
-    return None
-
-
-def _bound_of_count(count: Value) -> Dim | None:
-    """The symbol that a count is bound to."""
-    for user, _ in count.uses:
-        if user.name == "disc.bind_dim":
-            return Dim.of(user.attrs["symbol"])
-    return None
-
-
-def _promised(v: Value, column: int | None) -> list[Dim]:
-    op = v.op
-    assert op is not None
-    number = op.results.index(v)
+def _promised(seen: Seen) -> list[Dim]:
+    op = seen.source.op
+    if op is None:
+        return []
+    number = op.results.index(seen.source)
     if op.name == "disc.nonzero" and number == 0:
         dims = op.operands[0].dims
-        return [dims[column]] if column is not None else list(dims) if len(dims) == 1 else []
+        return [dims[seen.column]] if seen.column is not None and seen.column < len(dims) else []
     if op.name == "disc.unique" and number < 2:
-        counted = _bound_of_count(op.results[3]) if number == 1 else None
-        return [op.operands[0].dims[0], *([] if counted is None else [counted])]
-    if op.name == "disc.fill_rows" and number == 0 and column == 0:
+        return [op.operands[0].dims[0], *(bound_dims(op.results[3]) if number == 1 else [])]
+    if op.name == "disc.fill_rows" and number == 0 and seen.column == 0:
         return [op.attrs["rows"]]
     return []
 
 
 def upper_bounds(v: Value) -> list[Dim]:
     """Extents that the elements of ``v``, none of them negative, are all below; empty if nothing is known."""
-    column: int | None = None
-    for _ in range(_STEPS):
-        op = v.op
-        if op is None or not v.dtype.is_int:
-            return []
-        if op.name == "slice":
-            found = _column(op)
-            column = found if found is not None else column
-        elif op.name == "gather" and embedding_gather(op) and op.operands[0].rank == 1:
-            pass  # some of the operand's elements
-        elif op.name not in _VIEWS and not _widened(op):
-            return _promised(v, column)
-        v = op.operands[0]
-    return []
+    return _promised(seen_through(v)) if v.dtype.is_int else []
 
 
 def _dim_everywhere(v: Value) -> Dim | None:
@@ -80,16 +47,8 @@ def _dim_everywhere(v: Value) -> Dim | None:
     number = splat_of(v)
     if number is not None:
         return Dim.of(int(number)) if v.dtype.is_int else None
-    for _ in range(_STEPS):
-        op = v.op
-        if op is None:
-            return None
-        if op.name == "disc.dim":
-            return op.attrs["dim"]
-        if op.name not in _VIEWS and not _widened(op):
-            return None
-        v = op.operands[0]
-    return None
+    op = seen_through(v).source.op
+    return op.attrs["dim"] if op is not None and op.name == "disc.dim" else None
 
 
 def compare_bounded(op: Op, rw: Rewriter) -> Sequence[Value] | None:
@@ -117,27 +76,21 @@ class Distinct(NamedTuple):
     source: Value
 
 
-def _without_views(v: Value) -> Value:
-    while v.op is not None and v.op.name == "reshape":
-        v = v.op.operands[0]
-    return v
-
-
 def distinct_of(v: Value) -> Distinct | None:
-    """What ``v`` (a vector) holds the distinct elements of: `gather(x, first[:count])` of a `disc.unique` of x."""
+    """What ``v`` (a vector of integers) holds the distinct elements of: `gather(x, first[:count])` of a `disc.unique` of x.
+
+    Of floats `unique` keeps one of two that are equal and yet differ, as +0 and -0 do: what is asked of them may differ, too.
+    """
     op = v.op
-    if op is None or op.name != "gather" or v.rank != 1 or not embedding_gather(op):
+    if op is None or op.name != "gather" or v.rank != 1 or v.dtype.is_float or not embedding_gather(op):
         return None
     source, first = op.operands
-    first = _without_views(first)
-    if first.op is not None and first.op.name == "slice":
-        if any(s != 0 for s in first.op.attrs["starts"]) or any(s != 1 for s in first.op.attrs["strides"]):
-            return None
-        first = first.op.operands[0]
-    unique = first.op
-    if unique is None or unique.name != "disc.unique" or first is not unique.results[0]:
+    seen = seen_through(first)
+    unique = seen.source.op
+    if unique is None or unique.name != "disc.unique" or seen.source is not unique.results[0] or not seen.whole:
         return None
-    same = source.rank == 1 and _without_views(unique.operands[0]) is _without_views(source)
+    rows = unique.operands[0]
+    same = source.rank == 1 and rows.dims[1] == 1 and without_reshapes(rows) is without_reshapes(source)
     return Distinct(unique, source) if same else None
 
 
@@ -246,7 +199,7 @@ def segment_of_gather(op: Op, rw: Rewriter) -> Sequence[Value] | None:
         index = rw.reshape(index, [index.dims[0]])
     if rest:
         distinct = distinct_of(index)
-        if distinct is not None and _without_views(rest[0]) is distinct.unique.results[1]:
+        if distinct is not None and without_reshapes(rest[0]) is distinct.unique.results[1]:
             index = distinct.source
         else:
             attrs = {
