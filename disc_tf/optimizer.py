@@ -76,7 +76,7 @@ def _optimize(
     """One round; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
     report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph_def.node))
     clock = _Clock(report)
-    loaded = load(graph_def, outputs, keep_control=settings.keep_control, keep_legacy=keep_legacy)
+    loaded = load(graph_def, outputs, keep_control=settings.keep_control, keep_legacy=keep_legacy, verify=settings.verify_passes)
     clustering = _cluster(loaded, outputs, settings, report, clock, progress)
     for name, why in list(keep_legacy.items())[:5]:
         report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")

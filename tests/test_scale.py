@@ -19,11 +19,12 @@ import pytest
 
 from disc_tf.codegen import program
 from disc_tf.codegen.kernel_cache import KernelCache
+from disc_tf.frontend.load import load
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.optimizer import OptimizeResult, StrictError, optimize_graph_def
 from disc_tf.runtime.cpu import native_target
 from disc_tf.runtime.executable import Executable
-from tests.frontend.graphs import F32, G, body_node
+from tests.frontend.graphs import BOOL, F32, G, body_node
 
 ROOT = Path(__file__).parents[1]
 #: no function of an executable may be longer than this (LLVM's time grows faster than a function's length)
@@ -67,6 +68,38 @@ def blocks(nodes: int) -> G:
         x = g.binary(p + "out", centred, scale, "Mul")
     g.unary("result", x, "Identity")
     return g
+
+
+def conditionals(n: int, kind: str) -> G:
+    """``n`` TF1 conditionals, each of which needs the one before: of one predicate, each of its own, or one that the last gave."""
+    g = G()
+    x = g.placeholder("x", [None])
+    p = g.placeholder("p", [], BOOL)
+    g.const("axis", [0], np.int32)
+    g.const("zero", 0.0)
+    t = ("type", F32)
+    for i in range(n):
+        if kind == "own":
+            total = g.node(f"c{i}/sum", "Sum", [x, "axis"], T=t, Tidx=("type", 3), keep_dims=False)
+            p = g.node(f"c{i}/predicate", "Greater", [total, "zero"], T=t)
+        switch = g.node(f"c{i}/switch", "Switch", [x, p], T=t)
+        branches = [g.unary(f"c{i}/else", switch, "Tanh"), g.unary(f"c{i}/then", f"{switch}:1", "Exp")]
+        x = g.node(f"c{i}/merge", "Merge", branches, T=t, N=2)
+        if kind == "given":
+            own = g.node(f"c{i}/own_switch", "Switch", [p, p], T=("type", BOOL))
+            branches = [g.node(f"c{i}/own_{k}", "LogicalNot", [f"{own}:{k}"]) for k in (0, 1)]
+            p = g.node(f"c{i}/own_merge", "Merge", branches, T=("type", BOOL), N=2)
+    g.node("y", "Identity", [x], T=t)
+    return g
+
+
+@pytest.mark.parametrize("kind", ["one", "own", "given"])
+def test_two_thousand_conditionals(kind: str) -> None:
+    proto = conditionals(2000, kind).proto
+    start = time.process_time()
+    loaded = load(proto, ["y"])
+    assert len(loaded.functional) == 2000 and not loaded.legacy
+    assert time.process_time() - start < 15
 
 
 def optimize(g: G, output: str, **options: Any) -> OptimizeResult:

@@ -18,7 +18,7 @@ from disc_tf.frontend.legacy_cond import conds_to_ifs
 from disc_tf.frontend.legacy_graph import NOT_WANTED, Flow, FlowNode, Refused, finish
 from disc_tf.frontend.opdefs import CONTROL_FLOW
 
-#: Merge nodes times nodes
+#: loops and arrays times nodes
 _MAX_WORK = 20_000_000
 _LOOP_OPS = frozenset({"Enter", "Exit", "NextIteration", "LoopCond", "RefEnter", "RefExit", "RefNextIteration"})
 
@@ -33,15 +33,15 @@ class Functional:
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-def functionalize(graph: Graph, roots: Collection[str], keep: Collection[str] = ()) -> Functional:
+def functionalize(graph: Graph, roots: Collection[str], keep: Collection[str] = (), *, verify: bool = False) -> Functional:
     """Make legacy control flow functional. ``roots``: nodes that are fetched or run. ``keep``: names of nodes that an earlier call made and
-    that are not wanted: they are not made."""
+    that are not wanted: they are not made. ``verify``: let a defect of this code through, which else is a reason to leave the graph."""
     nothing = Functional(graph.graph_def)
-    merges = sum(n.op in ("Merge", "RefMerge") for n in graph.nodes.values())
-    if not merges:
+    if not any(n.op in ("Merge", "RefMerge") for n in graph.nodes.values()):
         return nothing
-    if merges * len(graph) > _MAX_WORK:
-        return Functional(graph.graph_def, refused={"graph": f"{merges} Merge nodes among {len(graph)} nodes are too many to follow"})
+    loops = sum(n.op in ("LoopCond", "TensorArrayV3") for n in graph.nodes.values())
+    if loops * len(graph) > _MAX_WORK:
+        return Functional(graph.graph_def, refused={"graph": f"{loops} loops and arrays among {len(graph)} nodes are too many to follow"})
     keep = set(keep)
     while True:
         result = Functional(graph.graph_def)
@@ -51,7 +51,10 @@ def functionalize(graph: Graph, roots: Collection[str], keep: Collection[str] = 
             of_lists = arrays_to_lists(flow, keep, result.refused)
             _loops(flow, keep, result)
             result.made += conds_to_ifs(flow, keep, result.refused, roots)
-        except Exception as e:  # a defect here, or a graph that nobody thought of, must not cost the user the graph
+        except Exception as e:
+            if verify:
+                raise
+            # a defect here, or a graph that nobody thought of, must not cost the user the graph
             return Functional(graph.graph_def, refused={"graph": f"{type(e).__name__}: {e}"})
         result.made = [name for name in result.made if name in flow.nodes]  # the others went into functions
         # arrays of loops that stay are no lists

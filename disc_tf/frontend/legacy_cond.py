@@ -2,6 +2,8 @@
 
 Every node has the conditions under which it is alive: the pairs (predicate, branch) of the Switches that it comes from, less those that
 a Merge has brought together. The Merges of one predicate under the same conditions that do not depend on each other are one If.
+
+A sweep over the nodes takes out all conditionals of the deepest nesting, so its cost is that of the graph times the depth.
 """
 
 from __future__ import annotations
@@ -15,15 +17,23 @@ from disc_tf.frontend.legacy_graph import ARGUMENT, NOT_WANTED, Flow, FlowNode, 
 #: (predicate, branch)
 _Condition = tuple[TensorRef, int]
 _INT32 = 3
+#: sweeps times nodes
+_MAX_WORK = 20_000_000
 
 
 def conds_to_ifs(flow: Flow, keep: set[str], refused: dict[str, str], roots: Collection[str]) -> list[str]:
     """Replace the conditionals of a flow, inner ones first; the names of the If nodes. ``roots``: the nodes that must be there."""
     made: list[str] = []
     given_up: set[str] = set()
+    needed = frozenset(roots)
+    work = 0
     while True:
         groups = _innermost(flow, given_up, refused)
         if not groups:
+            return made
+        work += len(flow.nodes)
+        if work > _MAX_WORK:
+            refused[groups[0].merges[0].name] = "conditionals are nested too deep in too many nodes to follow"
             return made
         users = flow.users()
         before = len(made)
@@ -32,7 +42,7 @@ def conds_to_ifs(flow: Flow, keep: set[str], refused: dict[str, str], roots: Col
             try:
                 if base in keep:
                     raise Refused(NOT_WANTED)
-                made.append(_make_if(flow, group, base, set(roots), users))
+                made.append(_make_if(flow, group, base, needed, users))
             except Refused as e:
                 if len(made) > before and str(e) != NOT_WANTED:
                     continue  # it may be for what another one has left behind: once more when that is gone
@@ -44,7 +54,7 @@ def conds_to_ifs(flow: Flow, keep: set[str], refused: dict[str, str], roots: Col
 @dataclasses.dataclass
 class _Group:
     """Merges that become one If. ``branches``: of each the tensors of the else and the then branch; ``then_at``: which of its inputs the
-    latter is. ``alive``: the conditions of every node."""
+    latter is. ``alive``: the conditions of every node; ``switches``: the predicate of every Switch, as they were before the sweep."""
 
     predicate: TensorRef
     outside: frozenset[_Condition]
@@ -52,6 +62,11 @@ class _Group:
     branches: list[tuple[TensorRef, TensorRef]]
     then_at: list[int]
     alive: dict[str, frozenset[_Condition]]
+    switches: dict[str, TensorRef]
+
+    def switches_here(self, node: FlowNode) -> bool:
+        """Whether a node is a Switch of this conditional."""
+        return node.op == "Switch" and self.switches[node.name] == self.predicate
 
 
 def _root(flow: Flow, ref: TensorRef) -> TensorRef:
@@ -69,16 +84,19 @@ def _innermost(flow: Flow, given_up: set[str], refused: dict[str, str]) -> list[
         return []
     alive: dict[str, frozenset[_Condition]] = {}
     depends: dict[str, int] = {}
+    switches: dict[str, TensorRef] = {}
     found: list[tuple[FlowNode, TensorRef, frozenset[_Condition], tuple[TensorRef, TensorRef, int]]] = []
 
     def of(ref: TensorRef) -> frozenset[_Condition]:
         node = flow.nodes[ref[0]]
         state = alive.get(ref[0], frozenset())  # a back edge of a loop that stays
         if node.op == "Switch":
-            state = state | {(_root(flow, node.inputs[1]), ref[1])}
+            state = state | {(switches[node.name] if node.name in switches else _root(flow, node.inputs[1]), ref[1])}
         return state
 
     for node in flow.order():
+        if node.op == "Switch":
+            switches[node.name] = _root(flow, node.inputs[1])
         states = [of(r) for r in node.inputs] + [alive[c] for c in node.controls]
         depends[node.name] = max((depends[s] for s in [*(r[0] for r in node.inputs), *node.controls] if s in depends), default=0)
         if node.op != "Merge":
@@ -110,25 +128,21 @@ def _innermost(flow: Flow, given_up: set[str], refused: dict[str, str]) -> list[
         at = [c[1] for c in pair if c is not None]
         then, other = node.inputs[at.index(1)], node.inputs[at.index(0)]
         found.append((node, pair[0][0], alive[node.name], (other, then, at.index(1))))  # type: ignore[index]
-    # of the innermost, for each predicate the Merges that depend on the fewest others: no If of these can come to depend on itself
+    # the innermost; of one predicate those behind equally many others, none of which then depends on another of them
     deepest = max((len(state) for _, _, state, _ in found), default=0)
-    groups: dict[tuple[TensorRef, frozenset[_Condition]], _Group] = {}
-    least: dict[tuple[TensorRef, frozenset[_Condition]], int] = {}
-    inner = [f for f in found if len(f[2]) == deepest]
-    for merge, predicate, state, _ in inner:
-        key = predicate, state
-        least[key] = min(least.get(key, depends[merge.name]), depends[merge.name])
-    for merge, predicate, state, (other, then, then_at) in inner:
-        key = predicate, state
-        if depends[merge.name] == least[key]:
-            group = groups.setdefault(key, _Group(predicate, state, [], [], [], alive))
-            group.merges.append(merge)
-            group.branches.append((other, then))
-            group.then_at.append(then_at)
+    groups: dict[tuple[TensorRef, frozenset[_Condition], int], _Group] = {}
+    for merge, predicate, state, (other, then, then_at) in found:
+        if len(state) < deepest:
+            continue
+        key = predicate, state, depends[merge.name]
+        group = groups.setdefault(key, _Group(predicate, state, [], [], [], alive, switches))
+        group.merges.append(merge)
+        group.branches.append((other, then))
+        group.then_at.append(then_at)
     return list(groups.values())
 
 
-def _make_if(flow: Flow, group: _Group, base: str, roots: set[str], users: dict[str, list[FlowNode]]) -> str:
+def _make_if(flow: Flow, group: _Group, base: str, roots: frozenset[str], users: dict[str, list[FlowNode]]) -> str:
     name = flow.fresh(base)
     captured: dict[TensorRef, int] = {}
     branches: list[set[str]] = []
@@ -182,7 +196,7 @@ def _branch(flow: Flow, group: _Group, k: int, captured: dict[TensorRef, int], c
 
     def need(ref: TensorRef) -> None:
         node = flow.nodes[ref[0]]
-        if node.op == "Switch" and _root(flow, node.inputs[1]) == group.predicate:
+        if group.switches_here(node):
             if ref[1] != k:
                 raise Refused(f"{node.name} is read for both branches")
             captured.setdefault(node.inputs[0], len(captured))
@@ -227,7 +241,7 @@ def _branch_function(
 ) -> str:  # fmt: skip
     stops = dict(captured)
     for node in {u.name: u for ref in captured for u in users.get(ref[0], ())}.values():
-        if node.op == "Switch" and node.inputs[0] in captured and _root(flow, node.inputs[1]) == group.predicate:
+        if group.switches_here(node) and node.inputs[0] in captured:
             stops[(node.name, k)] = captured[node.inputs[0]]
     part, arguments = flow.part(names, stops, types)
     refs: list[TensorRef] = []

@@ -58,6 +58,9 @@ class Flow:
 
     def __init__(self, nodes: Iterable[FlowNode], library: dict[str, Any], made: dict[str, Any], graph_class: Any) -> None:
         self.nodes = {n.name: n for n in nodes}
+        #: places in the order of ``nodes``, for `part`
+        self._place = {name: i for i, name in enumerate(self.nodes)}
+        self._places = len(self._place)
         self.library = library
         #: functions that were made, by name
         self.made = made
@@ -114,6 +117,8 @@ class Flow:
         proto = self.graph_class().node.add()
         proto.name, proto.op, proto.device = name, op, device
         self.nodes[name] = FlowNode(name, op, proto, list(inputs), list(controls), list(types), changed=True)
+        self._place[name] = self._places
+        self._places += 1
         return proto
 
     def identity(self, node: FlowNode, refs: Sequence[TensorRef]) -> None:
@@ -129,7 +134,7 @@ class Flow:
 
     def part(self, names: Iterable[str], arguments: Mapping[TensorRef, int], types: Sequence[int]) -> tuple[Flow, list[str]]:
         """A copy of some nodes that reads arguments in the place of certain tensors; also the arguments' names. Control edges to what
-        is not in it are left out."""
+        is not in it are left out. Its time is that of the part alone."""
         inside = set(names)
         argument_names = []
         for i in range(len(types)):
@@ -138,11 +143,11 @@ class Flow:
                 name += "_"
             argument_names.append(name)
         nodes = [FlowNode(a, ARGUMENT, None, [], [], [t]) for a, t in zip(argument_names, types, strict=True)]
-        for n in self.nodes.values():
-            if n.name in inside:
-                inputs = [(argument_names[arguments[r]], 0) if r in arguments else r for r in n.inputs]
-                controls = [c for c in n.controls if c in inside]
-                nodes.append(FlowNode(n.name, n.op, n.proto, inputs, controls, n.output_types, n.changed))
+        for name in sorted(inside, key=self._place.__getitem__):
+            n = self.nodes[name]
+            inputs = [(argument_names[arguments[r]], 0) if r in arguments else r for r in n.inputs]
+            controls = [c for c in n.controls if c in inside]
+            nodes.append(FlowNode(n.name, n.op, n.proto, inputs, controls, n.output_types, n.changed))
         return Flow(nodes, self.library, self.made, self.graph_class), argument_names
 
     def function(self, base: str, arguments: Sequence[str], results: Sequence[TensorRef]) -> str:

@@ -29,10 +29,16 @@ class Loaded:
 
 
 def load(
-    graph_def: Any, outputs: Sequence[str] | None = None, *, keep_control: bool = False, keep_legacy: Collection[str] = ()
+    graph_def: Any,
+    outputs: Sequence[str] | None = None,
+    *,
+    keep_control: bool = False,
+    keep_legacy: Collection[str] = (),
+    verify: bool = False,
 ) -> Loaded:
     """Check the graph as it is given, take its outputs (None: the data sinks, with ``keep_control`` also the control-only ones), inline
     calls, make legacy control flow functional (but the nodes of ``keep_legacy``).
+    ``verify``: let defects in making it functional through.
 
     ``GraphError`` for a malformed graph and for outputs that it does not have. The argument is not changed.
     """
@@ -44,17 +50,19 @@ def load(
         if keep_control:
             targets = [*targets, *control]
     roots = [*(name for name, _ in fetches), *targets]
-    graph, kept, functional = expand(given, roots, keep_legacy)
+    graph, kept, functional = expand(given, roots, keep_legacy, verify)
     return Loaded(graph, fetches, targets, control, kept, functional.made, functional.refused)
 
 
-def expand(given: Graph, roots: Sequence[str], keep_legacy: Collection[str] | None) -> tuple[Graph, dict[str, str], Functional]:
+def expand(
+    given: Graph, roots: Sequence[str], keep_legacy: Collection[str] | None, verify: bool = False
+) -> tuple[Graph, dict[str, str], Functional]:
     """The graph that is compiled: calls inlined, control flow functional (None: legacy control flow stays); calls that were kept."""
     inlined = inline_calls(given.graph_def, roots)
     graph = given if inlined.graph_def is given.graph_def else Graph(inlined.graph_def)
     if keep_legacy is None:
         return graph, inlined.kept, Functional(graph.graph_def)
-    functional = functionalize(graph, roots, keep_legacy)
+    functional = functionalize(graph, roots, keep_legacy, verify=verify)
     if functional.graph_def is not graph.graph_def:
         graph = Graph(functional.graph_def)
     graph.keep_legacy = sorted(keep_legacy)

@@ -50,7 +50,7 @@ def check(program: Program, evaluation: Evaluation, target: str) -> tuple[list[F
         graph_def = build_graph(program)
     except (ValueError, TypeError):
         return [], 0  # TensorFlow's shape inference refuses it
-    loaded = load(graph_def, [f"n{i}:{p}" for i, p in program.outputs])
+    loaded = load(graph_def, [f"n{i}:{p}" for i, p in program.outputs], verify=True)
     analysis = analyse(loaded.graph, [n for n, _ in loaded.fetches], use_tf_shapes=False)
     clustering = make_clusters(analysis, loaded.fetches, loaded.targets, min_cluster_size=1)
     findings = [

@@ -55,7 +55,7 @@ def case(fn: Callable[..., Any], *specs: Any) -> Case:
 def case_of(concrete: Any) -> Case:
     """The case of a concrete function without variables."""
     outputs = [t.name for t in concrete.outputs]
-    loaded = load(concrete.graph.as_graph_def(), outputs)
+    loaded = load(concrete.graph.as_graph_def(), outputs, verify=True)
     analysis = analyse(loaded.graph, [name for name, _ in loaded.fetches])
     clustering = make_clusters(analysis, loaded.fetches, min_cluster_size=1)
     left = {n: str(r) for n, r in clustering.reasons.items() if loaded.graph[n].op not in ("Identity", "NoOp")}

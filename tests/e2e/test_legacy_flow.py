@@ -75,6 +75,15 @@ def branch_after_branch(tf):
     tf.identity(z + y, name="out")
 
 
+def branch_of_a_branch(tf):
+    """A conditional on what another one gives."""
+    a, n = inputs(tf)
+    cond = tf.compat.v1.cond
+    y, p = cond(n > 1, lambda: (tf.exp(a), n > 4), lambda: (tf.nn.relu(a), tf.equal(n, 0)))
+    y, q = cond(p, lambda: (tf.sin(y), tf.logical_not(p)), lambda: (tf.nn.softmax(y), n > 2))
+    tf.identity(cond(q, lambda: tf.tanh(y), lambda: y + 1.0), name="out")
+
+
 def branch_in_a_loop(tf):
     a, n = inputs(tf)
 
@@ -116,7 +125,8 @@ def checked(tf):
 
 
 BUILDS = [
-    loop, two_results, nested_branches, branch_after_branch, branch_in_a_loop, loop_in_a_branch, nested_loops, loop_after_loop, checked,
+    loop, two_results, nested_branches, branch_after_branch, branch_of_a_branch, branch_in_a_loop, loop_in_a_branch, nested_loops,
+    loop_after_loop, checked,
 ]  # fmt: skip
 
 
@@ -324,3 +334,17 @@ def test_many_conditionals():
     loaded = load(graph.as_graph_def(), ["out:0"])
     assert len(loaded.functional) == 150 and not loaded.legacy
     assert time.process_time() - start < 20
+
+
+def test_a_defect_costs_the_user_nothing_and_shows_in_tests(monkeypatch):
+    def defect(*_args: Any) -> list[str]:
+        raise KeyError("defect")
+
+    monkeypatch.setattr("disc_tf.frontend.legacy.conds_to_ifs", defect)
+    with tensorflow().Graph().as_default() as graph:
+        legacy(two_results)(tensorflow())
+    given = graph.as_graph_def()
+    loaded = load(given, ["out:0"])
+    assert not loaded.functional and "defect" in loaded.legacy["graph"] and loaded.graph.graph_def == given
+    with pytest.raises(KeyError, match="defect"):
+        load(given, ["out:0"], verify=True)
