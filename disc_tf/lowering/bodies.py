@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import Block, Value, walk
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import Type
@@ -15,8 +14,8 @@ from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.lower import lower_node
 from disc_tf.lowering.node import NodeView
 
-#: nesting of calls, loops and branches
-MAX_DEPTH = 16
+#: nesting of calls, loops and branches, all together
+MAX_DEPTH = 32
 _MAX_MESSAGE = 2000
 
 
@@ -54,12 +53,17 @@ def body_of(ctx: LoweringContext, name: str, *, jitted: bool = False) -> Functio
     return ctx.functions(name, jitted=True) if jitted else ctx.functions(name)
 
 
-def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value], depth: int = 0) -> list[Value]:
+def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value]) -> list[Value]:
     """Lower a function's nodes at the present place; its results. Messages of ``Unsupported`` name function and node."""
     if len(args) != body.arguments:
         raise Unsupported("INVALID", f"function {body.name!r} takes {body.arguments} arguments, not {len(args)}")
-    if depth > MAX_DEPTH:
-        raise Unsupported("TOO_COMPLEX", f"calls, loops and branches are nested more than {MAX_DEPTH} deep")
+    with ctx.nested() as depth:
+        if depth > MAX_DEPTH:
+            raise Unsupported("TOO_COMPLEX", f"calls, loops and branches are nested more than {MAX_DEPTH} deep")
+        return _lower_nodes(ctx, body, args)
+
+
+def _lower_nodes(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value]) -> list[Value]:
     env: dict[tuple[str, int], Value] = {("", k): v for k, v in enumerate(args)}
     texts: dict[tuple[str, int], str] = {}
     for node in body.nodes:
@@ -68,7 +72,7 @@ def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value], 
             if any(v is None for v in operands):
                 raise Unsupported("RANK", f"an operand of call {node.name} in function {body.name!r} has no type")
             inner = body_of(ctx, body.calls[node.name])
-            results = lower_body(ctx, inner, [v for v in operands if v is not None], depth + 1)
+            results = lower_body(ctx, inner, [v for v in operands if v is not None])
         elif node.op == "Assert" and operands[0] is not None and operands[0].rank == 0:
             # at the node that calls the body: its name is one that the user knows
             said = " ".join(f"[{texts.get(ref, f'{ref[0]}:{ref[1]}')}]" for ref in node.inputs[1:])
@@ -94,19 +98,12 @@ def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value], 
 def region(ctx: LoweringContext, types: Sequence[Type], hints: Sequence[str] = ()) -> Iterator[Block]:
     """A new block that ``ctx`` appends to inside; checks have a chain of their own there. If the inside fails, nothing of it stays."""
     block = Block(types, hints)
-    saved = ctx.b, ctx.token, dict(ctx._checked), dict(ctx._plain), dict(ctx._dims)
-    requests = len(ctx.requests)
-    ctx.b = Builder(block, ctx.env, saved[0].loc)
-    ctx.token = None
     try:
-        yield block
+        with ctx.inside(block):
+            yield block
     except BaseException:
         discard(block)
-        del ctx.requests[requests:]
         raise
-    finally:
-        # what was bound, checked or found inside does not hold outside
-        ctx.b, ctx.token, ctx._checked, ctx._plain, ctx._dims = saved
 
 
 def discard(block: Block) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from disc_tf.ir.builder import Builder
-from disc_tf.ir.core import Value
+from disc_tf.ir.core import Block, Value
 from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, bcast, sym
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.ir.types import DType
@@ -72,6 +72,8 @@ class LoweringContext:
         self._plain: dict[Dim, Dim] = {}
         #: symbols of signed run-time scalars: bounds of expressions over them are not searched for (``content.signed_dim``)
         self.run_time: set[str] = set()
+        #: how many calls, loops and branches are around (`bodies.lower_body`)
+        self.depth = 0
         #: bodies of library functions by name (`bodies.body_of`), None where there is no library
         self.functions: Callable[..., FunctionBody] | None = None
 
@@ -354,6 +356,31 @@ class LoweringContext:
     def reduce(self, x: Value, axes: Iterable[int], kind: str, init: Value | None = None) -> Value:
         """Reduce ``x`` over ``axes`` with a monoid: ``add multiply maximum minimum and or``; ``init`` defaults to its identity."""
         return self.b.reduce(x, sorted(set(axes)), kind, init)
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Append to ``block``, a region's; checks have a chain of their own there. What is bound, checked or found inside does not hold
+        outside; requests stay, unless the inside fails."""
+        saved = self.b, self.token, dict(self._checked), dict(self._plain), dict(self._dims)
+        requests = len(self.requests)
+        self.b = Builder(block, self.env, self.b.loc)
+        self.token = None
+        try:
+            yield
+        except BaseException:
+            del self.requests[requests:]
+            raise
+        finally:
+            self.b, self.token, self._checked, self._plain, self._dims = saved
+
+    @contextmanager
+    def nested(self) -> Iterator[int]:
+        """One call, loop or branch deeper; how deep."""
+        self.depth += 1
+        try:
+            yield self.depth
+        finally:
+            self.depth -= 1
 
     @contextmanager
     def at(self, name: str) -> Iterator[None]:

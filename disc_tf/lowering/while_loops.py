@@ -24,7 +24,7 @@ A loop is lowered in rounds: each finds out more of what it needs to know (`_Aga
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, dmax
@@ -288,7 +288,7 @@ class _Loop:
                 assert e.most is not None
                 e.most = e.most.substitute(known_bounds)
 
-    def _growth(self, e: _Extent, s: Dim, new: Dim, inner: set[str], numbers: list[tuple[int, Dim]]) -> Dim:
+    def _growth(self, e: _Extent, s: Dim, new: Dim, inner: Set[str], numbers: list[tuple[int, Dim]]) -> Dim:
         """The most that an extent becomes, over the symbols `TRIPS` (iterations) and ``last(k)`` (one more than carried number k is)."""
         ctx = self.ctx
         if at_most(ctx, new, s):

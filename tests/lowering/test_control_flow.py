@@ -364,3 +364,38 @@ def test_keras(kind):
     rng = np.random.default_rng(0)
     inputs = [[rng.integers(0, 4, (b, t)).astype(np.int32)] for b, t in ((1, 1), (3, 5), (5, 31), (0, 3), (2, 0))]
     check_graph(c, inputs, TARGETS[-1:], Tolerance(ulps=128, relative_floor=1))
+
+
+# ---- nesting ------------------------------------------------------------------------------------------------------------
+
+
+def nested(depth: int) -> Any:
+    """Branches, loops and calls in turn, ``depth`` deep."""
+    tf = tensorflow()
+
+    def go(level: int, v: Any, n: Any) -> Any:
+        if level == depth:
+            return tf.tanh(v) * 2.0
+        if level % 8 == 7:
+            return tf.while_loop(lambda i, _: i < n % 2 + 1, lambda i, w: (i + 1, go(level + 1, w, n)), (0, v))[1] + 0.5
+        return tf.cond(n > level, lambda: go(level + 1, v, n), lambda: tf.sin(v) + float(level))
+
+    return lambda v, n: go(0, v, n)
+
+
+def test_deep_nesting():
+    c = case(nested(28), spec("float32", 3), spec("int32"))
+    check_graph(c, [[x(3), np.array(n, np.int32)] for n in (0, 7, 20, 40)], TARGETS[-1:], Tolerance(ulps=64, relative_floor=1))
+
+
+@pytest.mark.parametrize("depth", [34, 50])
+def test_deeper_nesting_is_refused(depth):
+    """With a reason, not by the depth of Python's stack."""
+    tf = tensorflow()
+    concrete = tf.function(nested(depth), autograph=False).get_concrete_function(spec("float32", 3), spec("int32"))
+    loaded = load(concrete.graph.as_graph_def(), [concrete.outputs[0].name])
+    analysis = analyse(loaded.graph, [name for name, _ in loaded.fetches])
+    clustering = make_clusters(analysis, loaded.fetches, min_cluster_size=1)
+    (branch,) = [n.name for n in analysis.order if n.op in ("If", "StatelessIf")]
+    reason = clustering.reasons[branch]
+    assert reason.code == "TOO_COMPLEX" and "nested more than" in reason.message
