@@ -15,7 +15,7 @@ from typing import Any
 from disc_tf.frontend.graph import Graph, TensorRef
 from disc_tf.frontend.legacy_arrays import arrays_to_lists, while_name
 from disc_tf.frontend.legacy_cond import conds_to_ifs
-from disc_tf.frontend.legacy_graph import NOT_WANTED, Flow, FlowNode, Refused, finish
+from disc_tf.frontend.legacy_graph import NOT_WANTED, Flow, FlowNode, Refused, finish, frames
 from disc_tf.frontend.opdefs import CONTROL_FLOW
 
 #: loops and arrays times nodes
@@ -71,24 +71,8 @@ def functionalize(graph: Graph, roots: Collection[str], keep: Collection[str] = 
 # ---- loops --------------------------------------------------------------------------------------------------------------
 
 
-def _frames(flow: Flow) -> dict[str, tuple[str, ...]]:
-    """The frames around each node's outputs, outermost first."""
-    path: dict[str, tuple[str, ...]] = {}
-    for node in flow.order():
-        sources = [*(s for s, _ in node.inputs), *node.controls]
-        inherited = max((path[s] for s in sources if s in path), key=len, default=())
-        if node.op in ("Enter", "RefEnter"):
-            frame = node.attr["frame_name"].s.decode("utf-8", "replace")
-            path[node.name] = (*inherited, frame)
-        elif node.op in ("Exit", "RefExit"):
-            path[node.name] = inherited[:-1]
-        else:
-            path[node.name] = inherited
-    return path
-
-
 def _loops(flow: Flow, keep: set[str], result: Functional) -> None:
-    paths = _frames(flow)
+    paths = frames(flow)
     members: dict[tuple[str, ...], list[str]] = {}
     for name, path in paths.items():
         if path:

@@ -1,14 +1,16 @@
 """TensorArrayV3 made TensorLists: the flow of an array becomes the list's handle, its resource goes.
 
-An array whose handle or flow is used in another way stays an array, and so do the loops that it is in.
+An array whose handle or flow is used in another way stays an array, and so do the loops that it is in. So does one of which an element
+may be written twice, or read twice where the first read clears it: TensorFlow refuses that at run time, lists do not (`legacy_once`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from disc_tf.frontend.graph import TensorRef
-from disc_tf.frontend.legacy_graph import Flow, FlowNode
+from disc_tf.frontend.legacy_graph import Flow, FlowNode, frames
+from disc_tf.frontend.legacy_once import Path, touches_once
 from disc_tf.frontend.opdefs import DT_VARIANT
 
 _INT32 = 3
@@ -20,6 +22,8 @@ _OPS = {
     "TensorArrayGatherV3": (0, 2, False),
     "TensorArraySizeV3": (0, 1, False),
 }
+_WRITES = frozenset({"TensorArrayScatterV3", "TensorArrayWriteV3"})
+_READS = frozenset({"TensorArrayReadV3", "TensorArrayGatherV3"})
 _PASS = frozenset({"Identity", "Enter", "Exit", "Switch", "NextIteration", "Merge"})
 
 
@@ -31,17 +35,20 @@ def while_name(frame: str) -> str:
 def arrays_to_lists(flow: Flow, keep: Collection[str], refused: dict[str, str]) -> set[str]:
     """Rewrite all arrays that can be lists, but those in loops that stay (``keep``: names of While nodes that are not wanted). The frames
     that lists enter."""
-    frames: set[str] = set()
-    for array in [n for n in flow.nodes.values() if n.op == "TensorArrayV3"]:
+    entered: set[str] = set()
+    arrays = [n for n in flow.nodes.values() if n.op == "TensorArrayV3"]
+    paths = frames(flow) if arrays else {}
+    for array in arrays:
         try:
             found = _Array(flow, array, flow.users())
             if any(while_name(f) in keep for f in found.frames):
                 raise _Stays("its loop stays as it is")
+            found.require_once(paths)
             found.rewrite()
-            frames |= found.frames
+            entered |= found.frames
         except _Stays as e:
             refused[array.name] = str(e)
-    return frames
+    return entered
 
 
 class _Stays(Exception):
@@ -80,6 +87,16 @@ class _Array:
                             seen.add(r)
                             work.append(r)
         return seen
+
+    def require_once(self, paths: Mapping[str, Path]) -> None:
+        """`_Stays` if TensorFlow may refuse what lists do not."""
+        users = {u.name: u for r in self.flows for u in self.users.get(r[0], ())}
+        of = [u for u in users.values() if u.op in _OPS and u.inputs[_OPS[u.op][1]] in self.flows]
+        if not touches_once(self.flow, self.array, [u for u in of if u.op in _WRITES], paths):
+            raise _Stays("an element may be written twice, which TensorFlow refuses")
+        clears = self.array.attr["clear_after_read"].b if "clear_after_read" in self.array.attr else True
+        if clears and not touches_once(self.flow, self.array, [u for u in of if u.op in _READS], paths):
+            raise _Stays("an element may be read after a read that clears it, which TensorFlow refuses")
 
     def rewrite(self) -> None:
         flow, array = self.flow, self.array

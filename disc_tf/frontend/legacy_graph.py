@@ -200,6 +200,22 @@ class Flow:
         return bool(f.signature.is_stateful)
 
 
+def frames(flow: Flow) -> dict[str, tuple[str, ...]]:
+    """The frames around each node's outputs, outermost first."""
+    path: dict[str, tuple[str, ...]] = {}
+    for node in flow.order():
+        sources = [*(s for s, _ in node.inputs), *node.controls]
+        inherited = max((path[s] for s in sources if s in path), key=len, default=())
+        if node.op in ("Enter", "RefEnter"):
+            frame = node.attr["frame_name"].s.decode("utf-8", "replace")
+            path[node.name] = (*inherited, frame)
+        elif node.op in ("Exit", "RefExit"):
+            path[node.name] = inherited[:-1]
+        else:
+            path[node.name] = inherited
+    return path
+
+
 def finish(flow: Flow, graph_def: Any) -> Any:
     """The GraphDef of a flow's nodes."""
     new = type(graph_def)()

@@ -187,13 +187,48 @@ def dynamic_array(tf):
     tf.identity(array.size() * 3, name="last")
 
 
+def written_ahead(tf):
+    """Elements after the counter, downwards, and the first before the loop."""
+    a, n = inputs(tf)
+    a = tf.ensure_shape(a, [2, 3])
+    array = tf.TensorArray(tf.float32, 6, element_shape=[2, 3])
+    body = lambda i, t: (i - 2, t.write(i - 1, a * tf.cast(i, tf.float32)))  # noqa: E731
+    array = tf.compat.v1.while_loop(lambda i, _: i > n, body, [tf.constant(6), array])[1]
+    tf.identity(array.stack(), name="out")
+    tf.identity(array.size() * 3, name="last")
+
+
+def in_a_row(tf):
+    """No loop, an element for each operation; one that is read twice is not cleared."""
+    a, n = inputs(tf)
+    a = tf.ensure_shape(a, [2, 3])
+    array = tf.TensorArray(tf.float32, 3, element_shape=[2, 3], clear_after_read=False)
+    for i in range(3):
+        array = array.write(i, a + float(i))
+    total = tf.compat.v1.while_loop(lambda i, _: i < n, lambda i, s: (i + 1, s + array.read(0)), [tf.constant(0), a])[1]
+    tf.identity(array.read(n % 3) * total, name="out")
+    tf.identity(array.stack(), name="last")
+
+
+def mapped(tf):
+    a, n = inputs(tf)
+    tf.identity(tf.compat.v1.map_fn(lambda row: tf.cond(n > 1, lambda: tf.tanh(row), lambda: row * 2.0), a), name="out")
+    tf.identity(n * 2, name="last")
+
+
 SEQUENCES = [{"x:0": x(*s)} for s in ((4, 2, 3), (1, 1, 3), (0, 2, 3), (3, 0, 3))]
 
 
 @pytest.mark.parametrize(
     ("build", "feeds"),
-    [(recurrence, SEQUENCES), (dynamic_array, [{"x:0": x(2, 3), "n:0": np.int32(n)} for n in (1, 4)])],
-    ids=["recurrence", "dynamic_array"],
+    [
+        (recurrence, SEQUENCES),
+        (dynamic_array, [{"x:0": x(2, 3), "n:0": np.int32(n)} for n in (1, 4)]),
+        (written_ahead, [{"x:0": x(2, 3), "n:0": np.int32(n)} for n in (7, 3, 1)]),
+        (in_a_row, [{"x:0": x(2, 3), "n:0": np.int32(n)} for n in (1, 4)]),
+        (mapped, [{"x:0": x(*s), "n:0": np.int32(n)} for s in ((3, 2), (0, 3)) for n in (1, 4)]),
+    ],
+    ids=["recurrence", "dynamic_array", "written_ahead", "in_a_row", "mapped"],
 )
 def test_arrays_become_lists(build, feeds):
     case = SessionCase(legacy(build), ["out:0", "last:0"])
@@ -285,6 +320,62 @@ def test_what_does_not_compile_stays_as_it_was(build):
     assert serialized(restore(new)) == serialized(case.graph_def)
     assert serialized(put_back(new, names)) == serialized(case.graph_def)
     assert serialized(put_back(new, [])) == serialized(new)
+
+
+def written_twice(tf):
+    a, n = inputs(tf)
+    array = tf.TensorArray(tf.float32, 3, element_shape=[None, None])
+    body = lambda i, t: (i + 1, t.write(0, a))  # noqa: E731
+    tf.identity(tf.compat.v1.while_loop(lambda i, _: i < n, body, [tf.constant(0), array])[1].stack(), name="out")
+
+
+def written_anywhere(tf):
+    a, n = inputs(tf)
+    at = tf.stack([0, n, 1])
+    array = tf.TensorArray(tf.float32, 3, element_shape=[None, None])
+    body = lambda i, t: (i + 1, t.write(at[i], a))  # noqa: E731
+    tf.identity(tf.compat.v1.while_loop(lambda i, _: i < 2, body, [tf.constant(0), array])[1].stack(), name="out")
+
+
+def written_in_a_row(tf):
+    a, n = inputs(tf)
+    array = tf.TensorArray(tf.float32, 3, element_shape=[None, None]).write(0, a).write(n, a * 2.0)
+    tf.identity(array.stack(), name="out")
+
+
+def written_again_by_an_outer_loop(tf):
+    a, n = inputs(tf)
+    array = tf.TensorArray(tf.float32, 3, element_shape=[None, None])
+    inner = lambda j, t: (j + 1, t.write(j, a))  # noqa: E731
+    outer = lambda i, t: (i + 1, tf.compat.v1.while_loop(lambda j, _: j < 2, inner, [tf.constant(0), t])[1])  # noqa: E731
+    tf.identity(tf.compat.v1.while_loop(lambda i, _: i < n, outer, [tf.constant(0), array])[1].stack(), name="out")
+
+
+def read_when_cleared(tf):
+    a, n = inputs(tf)
+    rows = tf.TensorArray(tf.float32, 3).unstack(tf.stack([a, a * 2.0, a * 3.0]))
+    body = lambda i, s: (i + 1, s + rows.read(0))  # noqa: E731
+    tf.identity(tf.compat.v1.while_loop(lambda i, _: i < n, body, [tf.constant(0), a])[1], name="out")
+
+
+def stacked_when_cleared(tf):
+    a, n = inputs(tf)
+    array = tf.TensorArray(tf.float32, 2, element_shape=[None, None]).unstack(tf.stack([a, a * 2.0]))
+    tf.identity(array.read(n % 2) + tf.reduce_sum(array.stack(), 0), name="out")
+
+
+REFUSED_BY_ARRAYS = [
+    written_twice, written_anywhere, written_in_a_row, written_again_by_an_outer_loop, read_when_cleared, stacked_when_cleared,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("build", REFUSED_BY_ARRAYS, ids=lambda f: f.__name__)
+def test_arrays_that_may_fail_stay_arrays(build):
+    """An element that is written twice, or read when it is cleared, is an error in TensorFlow; a list would not mind."""
+    case = SessionCase(legacy(build), ["out:0"], min_clusters=0)
+    assert "TensorArrayV3" in case.ops and not {"TensorListReserve", "StatelessWhile", "While"} & set(case.ops)
+    found = [case.check({"x:0": x(2, 3), "n:0": np.int32(n)}) for n in (0, 1, 2)]
+    assert any(isinstance(f, Failure) for f in found)
 
 
 def unmerged(tf):
