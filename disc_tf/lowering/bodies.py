@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 from disc_tf.ir.core import Block, Value, walk
 from disc_tf.ir.dims import Dim
@@ -31,12 +32,15 @@ class FunctionBody:
     returns: tuple[tuple[str, int], ...]
     calls: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    @cached_property
+    def _by_name(self) -> dict[str, NodeView]:
+        return {n.name: n for n in self.nodes}
+
     def passes(self, result: int) -> int | None:
         """The argument that a result is, seen through Identity nodes."""
-        by_name = {n.name: n for n in self.nodes}
         name, port = self.returns[result]
         while name:
-            node = by_name[name]
+            node = self._by_name[name]
             if node.op != "Identity":
                 return None
             name, port = node.inputs[0]
