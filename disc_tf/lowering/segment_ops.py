@@ -8,10 +8,10 @@ from disc_tf.ir.types import DType
 from disc_tf.ir.views import seen_through
 from disc_tf.lowering.content import scalar_dim
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.data_dependent import take
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
+from disc_tf.lowering.rows import length_of_indices, take
 from disc_tf.lowering.shapes import invalid
 
 _IDS = {DType.I32, DType.I64}
@@ -44,9 +44,7 @@ def last_plus_one(ctx: LoweringContext, ids: Value) -> Dim:
     filled = rows_filled(ids)
     if filled is not None:
         return filled
-    wide = ids if ids.dtype is DType.I64 else ctx.b.convert(ids, DType.I64)
-    last = ctx.reduce(wide, [0], "maximum", ctx.scalar(-1, DType.I64))
-    return ctx.fresh_dim(ctx.b.maximum(ctx.b.add(last, ctx.scalar(1, DType.I64)), ctx.scalar(0, DType.I64)))
+    return length_of_indices(ctx, ids, "segment ids must be >= 0")
 
 
 def _vector(v: Value, what: str) -> None:
@@ -178,7 +176,7 @@ def sparse_segment_grad(
         if node.op.endswith("SqrtNGrad"):
             counts = ctx.b.sqrt(counts)
         scale = ctx.b.divide(ctx.splat(1, counts), counts)
-        weights = take(ctx, ctx.b.convert(scale, grad.dtype), ids, 0)
+        weights = take(ctx, ctx.b.convert(scale, grad.dtype), ids)
     return ctx.b.segment(grad, indices, rows, "add", ids, weights, sorted=False, empty="identity")
 
 

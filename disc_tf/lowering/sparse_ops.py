@@ -6,6 +6,7 @@ SparseReduceSum and SparseReduceMax.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,15 +16,17 @@ from disc_tf.ir.dims import Dim, exact_div, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import bind, constant_ints, element
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.data_dependent import bind_count, bound_dim, prefix, take
+from disc_tf.lowering.data_dependent import bind_count, bound_dim, prefix
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
+from disc_tf.lowering.rows import check_elements, check_product, column, row_major_order, take
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.tracing import traced
 
 _IDS = {DType.I32, DType.I64}
+OVERFLOW = "Encountered overflow when multiplying the extents of a shape"
 _NO_SIZE = "reshape cannot infer the missing input size for an empty tensor unless all specified input sizes are non-zero"
 _PRODUCTS = {DType.F16, DType.BF16, DType.F32, DType.F64, DType.I32}
 
@@ -56,27 +59,17 @@ def matrix(indices: Value, what: str = "indices") -> None:
         raise invalid(f"{what} must be a matrix, saw: {indices.type}")
 
 
-def column(ctx: LoweringContext, indices: Value, k: int) -> Value:
-    """Coordinate ``k`` of every entry."""
-    n = indices.dims[0]
-    return ctx.b.reshape(ctx.b.slice(indices, [0, k], [n, k + 1]), [n])
-
-
-def strides_of(dims: Sequence[Dim]) -> list[Dim]:
-    """Row-major strides."""
-    return [product(dims[k + 1 :]) for k in range(len(dims))]
-
-
-def flat_positions(ctx: LoweringContext, indices: Value, dims: Sequence[Dim]) -> Value:
-    """The row-major position of every entry in a tensor of ``dims``."""
-    total = ctx.full(0, DType.I64, indices.dims[:1])
-    for k, stride in enumerate(strides_of(dims)):
+def flat_positions(ctx: LoweringContext, indices: Value, dims: Sequence[Dim], axes: Sequence[int] | None = None) -> Value:
+    """The row-major position of every entry in a tensor of ``dims``, or of those of them in ``axes``: that has less than 2^63 elements
+    (`check_elements`). Only extents are multiplied with: beside an extent of 0 their products may be beyond all integers."""
+    total: Value | None = None
+    for k in range(len(dims)) if axes is None else axes:
         part = column(ctx, indices, k)
         part = part if part.dtype is DType.I64 else ctx.b.convert(part, DType.I64)
-        if stride != 1:
-            part = ctx.b.multiply(part, ctx.broadcast_to(ctx.dim(stride), part.dims))
-        total = part if k == 0 else ctx.b.add(total, part)
-    return total
+        if total is not None:
+            part = ctx.b.add(ctx.b.multiply(total, ctx.broadcast_to(ctx.dim(dims[k]), part.dims)), part)
+        total = part
+    return ctx.full(0, DType.I64, indices.dims[:1]) if total is None else total
 
 
 def with_rank(ctx: LoweringContext, indices: Value, rank: int, message: str) -> Value:
@@ -103,25 +96,38 @@ def sparse_reshape(ctx: LoweringContext, _node: NodeView, indices: Value, shape:
     if new_shape.rank != 1:
         raise invalid(f"Target shape should be a vector but received shape {new_shape.type}")
     dims = extents(ctx, shape, "Input shape")
+    check_elements(ctx, dims, OVERFLOW)
     indices = with_rank(ctx, indices, len(dims), "Input tensor rank must match input shape length.")
     target = _new_dims(ctx, dims, new_shape)
     out_shape = ctx.from_dims(target, DType.I64)
     if len(dims) == len(target) and all(ctx.env.is_equal(a, b) is True for a, b in zip(dims, target, strict=True)):
         return [indices, out_shape]
     n = indices.dims[0]
+    _check_room(ctx, n, dims, target)
     if not target:
         return [ctx.full(0, DType.I64, [n, Dim.of(0)]), out_shape]
     rest = flat_positions(ctx, indices, dims)
     columns = []
-    for k, stride in enumerate(strides_of(target)):
-        if k == len(target) - 1:
-            columns.append(rest)
-            break
-        by = ctx.broadcast_to(ctx.b.maximum(ctx.dim(stride), ctx.scalar(1, DType.I64)), rest.dims)
-        columns.append(ctx.b.divide(rest, by))
-        rest = ctx.b.subtract(rest, ctx.b.multiply(columns[-1], by))
+    for d in reversed(target[1:]):
+        by = ctx.broadcast_to(ctx.b.maximum(ctx.dim(d), ctx.scalar(1, DType.I64)), rest.dims)
+        above = ctx.b.divide(rest, by)
+        columns.append(ctx.b.subtract(rest, ctx.b.multiply(above, by)))
+        rest = above
+    columns = [rest, *reversed(columns)]
     columns = [ctx.b.reshape(c, [n, 1]) for c in columns]
     return [columns[0] if len(columns) == 1 else ctx.b.concatenate(columns, 1), out_shape]
+
+
+def _check_room(ctx: LoweringContext, n: Dim, dims: Sequence[Dim], target: Sequence[Dim]) -> None:
+    """Require that a shape with entries is not empty, unless it stays as it is."""
+    b, elements = ctx.b, product(dims)
+    if n == 0 or (elements.is_static and int(elements) > 0):
+        return
+    fits = b.or_(b.compare(ctx.dim(n), ctx.dim(0), "EQ"), b.compare(ctx.dim(elements), ctx.dim(0), "GT"))
+    if len(dims) == len(target):
+        same = [b.compare(ctx.dim(x), ctx.dim(y), "EQ") for x, y in zip(dims, target, strict=True)]
+        fits = b.or_(fits, functools.reduce(b.and_, same))
+    ctx.check(fits, message=f"Input tensor has {n} non zero elements but input shape or output shape is empty")
 
 
 def _new_dims(ctx: LoweringContext, dims: Sequence[Dim], new_shape: Value) -> list[Dim]:
@@ -142,6 +148,7 @@ def _new_dims(ctx: LoweringContext, dims: Sequence[Dim], new_shape: Value) -> li
             raise invalid(f"size {i} must be non-negative, not {s}")
     if len(wild) > 1:
         raise invalid(f"only one output dimension may be -1, not both {wild[0]} and {wild[1]}")
+    check_elements(ctx, [s for s in sizes if s != -1], OVERFLOW)
     have = product(dims)
     message = f"Input to reshape is a tensor with {have} dense values, but the requested shape has another number"
     if wild:
@@ -170,10 +177,10 @@ def _run_time_dims(ctx: LoweringContext, dims: Sequence[Dim], new_shape: Value, 
     is_wild = [b.compare(p, none, "EQ") for p in parts]
     for i, p in enumerate(parts):
         ctx.check(b.compare(p, none, "GE"), message=f"size {i} must be non-negative")
-    wilds, rest = ctx.scalar(0, DType.I64), one
-    for w, p in zip(is_wild, parts, strict=True):
+    wilds = ctx.scalar(0, DType.I64)
+    for w in is_wild:
         wilds = b.add(wilds, b.convert(w, DType.I64))
-        rest = b.multiply(rest, b.select(w, one, p))
+    rest = check_product(ctx, [b.select(w, one, p) for w, p in zip(is_wild, parts, strict=True)], OVERFLOW)
     ctx.check(b.compare(wilds, one, "LE"), message="only one output dimension may be -1")
     some = b.or_(b.compare(wilds, one, "NE"), b.compare(rest, ctx.scalar(0, DType.I64), "GT"))
     ctx.check(some, message=_NO_SIZE)
@@ -315,8 +322,7 @@ def sparse_reorder(ctx: LoweringContext, _node: NodeView, indices: Value, values
     dims = extents(ctx, shape, "Input shape")
     values = entries(ctx, indices, values, "Number of elements of values must match first dimension of indices")
     indices = with_rank(ctx, indices, len(dims), "Input rank should match shape rank")
-    positions = flat_positions(ctx, indices, dims)
-    _, order = ctx.b.sort([positions, ctx.b.iota(DType.I64, positions.dims, 0)], 0, "LT")
+    order = row_major_order(ctx, indices)
     return [take(ctx, indices, order), take(ctx, values, order)]
 
 
@@ -332,16 +338,14 @@ def sparse_reduce(
     over = {a + len(dims) * (a < 0) for a in constant_ints(ctx, axes, "the axes of a sparse reduction")}
     if any(not 0 <= a < len(dims) for a in over):
         raise invalid(f"Invalid reduction dimensions for input with {len(dims)} dimensions.")
+    check_elements(ctx, dims, OVERFLOW)
     kept = [k for k in range(len(dims)) if k not in over]
     for k in range(len(dims)):
         check_in_range(ctx, column(ctx, indices, k), dims[k], "index is out of bounds")
     total = bind(ctx, product(dims[k] for k in kept))
-    picked = [column(ctx, indices, k) for k in kept]
-    ids = ctx.full(0, DType.I64, indices.dims[:1])
-    for part, stride in zip(picked, strides_of([dims[k] for k in kept]), strict=True):
-        ids = ctx.b.add(ids, ctx.b.multiply(part, ctx.broadcast_to(ctx.dim(stride), part.dims)))
+    ids = flat_positions(ctx, indices, dims, kept)
     kind = "add" if node.op == "SparseReduceSum" else "max"
-    out = ctx.b.segment(values, ids, total, kind, sorted=False, empty="identity")
+    out = ctx.b.segment(values, ids, total, kind, sorted=False, empty="infinity")
     if kind == "max":
         ones = ctx.full(1, DType.U8, ids.dims)
         there = ctx.b.segment(ones, ids, total, "max", sorted=False, empty="identity")
@@ -351,4 +355,4 @@ def sparse_reduce(
     return ctx.b.reshape(out, [bind(ctx, d) for d in result])
 
 
-__all__ = ["column", "entries", "extents", "flat_positions", "matrix", "strides_of", "with_rank"]
+__all__ = ["OVERFLOW", "entries", "extents", "flat_positions", "matrix", "with_rank"]

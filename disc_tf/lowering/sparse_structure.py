@@ -9,20 +9,16 @@ from disc_tf.ir.dims import Dim, dmin
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import bind, constant_int
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.data_dependent import nonzero, take
-from disc_tf.lowering.errors import Unsupported
+from disc_tf.lowering.data_dependent import nonzero
+from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
+from disc_tf.lowering.rows import check_elements, column, row_major_order, take
 from disc_tf.lowering.shapes import invalid
-from disc_tf.lowering.sparse_ops import column, entries, extents, flat_positions, matrix, with_rank
+from disc_tf.lowering.sparse_ops import OVERFLOW, entries, extents, flat_positions, matrix, with_rank
 
 _ORDER = "coordinates lie in the dense shape"
-
-
-def _sorted_order(ctx: LoweringContext, positions: Value) -> list[Value]:
-    """The positions in ascending order, and which entry each was."""
-    return ctx.b.sort([positions, ctx.b.iota(DType.I64, positions.dims, 0)], 0, "LT")
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------
@@ -57,6 +53,7 @@ def sparse_slice(
         ctx.check_dims_eq(v.dims[0], rank, message=f"Expected {name} to be a vector of length {rank}")
     start, size = (ctx.cast_dims(v, [rank]) for v in (start, size))
     indices = with_rank(ctx, indices, rank, "Expected the second dimension of indices to be the length of shape")
+    check_elements(ctx, extents(ctx, shape, "Input shape"), OVERFLOW)
     zero = ctx.splat(0, size)
     ctx.check(ctx.b.compare(size, zero, "GE"), message="Expected a non-negative size")
     left = ctx.b.maximum(ctx.b.minimum(size, ctx.b.subtract(shape, start)), zero)
@@ -70,6 +67,7 @@ def sparse_split(
     """Pieces along an axis, the first ones longer by one where the extent does not divide."""
     matrix(indices, "Input indices")
     dims = extents(ctx, shape, "Input shape")
+    check_elements(ctx, dims, OVERFLOW)
     axis = constant_int(ctx, split_dim, "split_dim of SparseSplit")
     if not -len(dims) <= axis < len(dims):
         raise invalid(f"Input split_dim should be between [{-len(dims)}, {len(dims)}), got {axis}")
@@ -115,6 +113,8 @@ def sparse_concat(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Va
     if not -rank <= axis < rank:
         raise invalid(f"Concat dimension must be in range [{-rank}, {rank}), got {axis}")
     axis %= rank
+    for s in shapes:
+        check_elements(ctx, s, OVERFLOW, Status.INTERNAL)
     for s in shapes[1:]:
         for k in range(rank):
             if k != axis:
@@ -130,7 +130,7 @@ def sparse_concat(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Va
         offset = offset + s[axis]
     out = [bind(ctx, offset) if k == axis else d for k, d in enumerate(shapes[0])]
     indices, joined = ctx.b.concatenate(moved, 0), ctx.b.concatenate(values, 0)
-    _, order = _sorted_order(ctx, flat_positions(ctx, indices, out))
+    order = row_major_order(ctx, indices)
     return [take(ctx, indices, order), take(ctx, joined, order), ctx.from_dims(out, DType.I64)]
 
 
@@ -147,6 +147,7 @@ def sparse_dense_cwise(
     matrix(indices, "Input sp_indices")
     values = entries(ctx, indices, values, "Input sp_values must have as many elements as there are indices")
     dims = extents(ctx, shape, "Input sp_shape")
+    check_elements(ctx, dims, OVERFLOW)
     indices = with_rank(ctx, indices, len(dims), "Input sp_indices must have as many columns as sp_shape has elements")
     message = f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: {dims} vs. {dense.type}"
     skip = len(dims) - dense.rank
@@ -194,9 +195,10 @@ def sparse_softmax(ctx: LoweringContext, _node: NodeView, indices: Value, values
     dims = extents(ctx, shape, "Input sp_shape")
     if len(dims) < 2:
         raise invalid(f"Input should have rank >= 2, but received shape: {dims}")
+    check_elements(ctx, dims, OVERFLOW)
     values = entries(ctx, indices, values, "Input sp_values must have as many elements as there are indices")
     indices = with_rank(ctx, indices, len(dims), "Input sp_indices must have as many columns as sp_shape has elements")
-    _, order = _sorted_order(ctx, flat_positions(ctx, indices, dims))
+    order = row_major_order(ctx, indices)
     x = take(ctx, values, order)
     leading: Sequence[Dim] = dims[:-1]
     n = indices.dims[0]

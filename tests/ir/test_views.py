@@ -29,7 +29,7 @@ def flat(b, x):
     return b.reshape(x, [x.dims[0]])
 
 
-#: what is made of the matrix i64[n, 3] `m` or the vector i64[n] `v` with the index `i`: the column, and whether every row is there in its place
+#: what is made of the matrix i64[n, 3] `m` with the index `i`: the column, and whether every row is there in its place
 MATRIX = {
     "itself": (lambda b, m, i: m, None, True),
     "a column": (lambda b, m, i: flat(b, column(b, m, 1)), 1, True),

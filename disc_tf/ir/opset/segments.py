@@ -60,13 +60,14 @@ def _infer_segment(i: InferInput) -> list[Type]:
 
 
 def fill_value(kind: str, empty: str, dtype: DType) -> float | int:
-    """What a segment without rows holds: 0, or what changes nothing; that of max and min is finite, as TensorFlow's is."""
+    """What a segment without rows holds: 0, or what changes nothing, of max and min either the end of the finite numbers, as TensorFlow's
+    unsorted segments do, or infinite."""
     if empty == "zero" or kind == "add":
         return 0
     if kind == "mul":
         return 1
     if dtype.is_float:
-        top = float(ml_dtypes.finfo(dtype.np).max)
+        top = float("inf") if empty == "infinity" else float(ml_dtypes.finfo(dtype.np).max)
         return -top if kind == "max" else top
     info = np.iinfo(dtype.np)
     return int(info.min) if kind == "max" else int(info.max)
@@ -113,7 +114,7 @@ register(
         "disc.segment", None, _infer_segment, _segment_reference,
         {
             "kind": Attr("str", KINDS), "segments": Attr("dim"), "sorted": Attr("bool", default=True),
-            "scale": Attr("str", SCALES, default="none"), "empty": Attr("str", ("zero", "identity"), default="zero"),
+            "scale": Attr("str", SCALES, default="none"), "empty": Attr("str", ("zero", "identity", "infinity"), default="zero"),
             "wide": Attr("bool", default=False),
         },
     )
