@@ -6,7 +6,7 @@ The bounds come from the condition alone. A wrong one would be memory unsafety, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -182,10 +182,16 @@ def bound_symbols(block: Block) -> set[str]:
     return {op.attrs["symbol"] for op in walk(block) if op.name == "disc.bind_dim"}
 
 
-def step_of(new: Value, param: Value) -> int:
-    """How much an iteration adds to a counter, 0 for what is none."""
+def step_of(ctx: LoweringContext, new: Value, param: Value, symbols: Sequence[Dim]) -> int:
+    """How much an iteration adds to a counter, 0 for what is none. ``symbols``: what the counter was bound to in it (`counted`)."""
     op = new.op
-    if op is None or op.name != "add" or new.rank or new.dtype not in (DType.I32, DType.I64) or param not in op.operands:
+    if op is None or new.rank or new.dtype not in (DType.I32, DType.I64):
+        return 0
+    known = ctx.dims_of(new)  # once it is an index it is followed as a dim
+    by = [known[0] - s for s in symbols] if known is not None else []
+    if by and by[0].is_static:
+        return int(by[0])
+    if op.name != "add" or param not in op.operands:
         return 0
     return _constant(op.operands[1 - op.operands.index(param)]) or 0
 

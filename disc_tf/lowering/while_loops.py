@@ -259,9 +259,9 @@ class _Loop:
                 found.append(first)
             if again:
                 raise again
-            for k, p in tensors.items():
-                steps[k] = step_of(new[k], p)
             numbers.extend(counted(ctx.b.block, tensors))
+            for k, p in tensors.items():
+                steps[k] = step_of(ctx, new[k], p, [s for m, s in numbers if m == k])
             inner = self.trial | bound_symbols(ctx.b.block)
             for i, e in enumerate(self.extents):
                 e.most = self._growth(e, symbols[i], found[i], inner, numbers)
