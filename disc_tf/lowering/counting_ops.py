@@ -12,11 +12,11 @@ from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import bind, scalar_dim
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.data_dependent import take
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.join_split import concat
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import NUMBERS, lowering
+from disc_tf.lowering.rows import scatter_rows, take
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.symbolic import maximum
 
@@ -28,17 +28,7 @@ SUMS = frozenset({DType.I32, DType.I64, DType.F32, DType.F64})
 
 def add_at(ctx: LoweringContext, size: Dim, at: Value, updates: Value, kind: str = "add") -> Value:
     """A vector of zeros with updates added (or assigned) at indices, in their order; indices out of range are skipped."""
-    (out,) = ctx.b.scatter(
-        [ctx.full(0, updates.dtype, [size])],
-        at,
-        [updates],
-        kind,
-        update_window_dims=(),
-        inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0,),
-        index_vector_dim=1,
-    )
-    return out
+    return scatter_rows(ctx, ctx.full(0, updates.dtype, [size]), at, updates, kind)
 
 
 def bins_of(ctx: LoweringContext, size: Value) -> Dim:

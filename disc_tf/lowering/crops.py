@@ -12,8 +12,8 @@ from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
+from disc_tf.lowering.rows import column, take
 from disc_tf.lowering.shapes import invalid
-from disc_tf.lowering.windows import take
 
 _F32, _F64, _I64 = DType.F32, DType.F64, DType.I64
 
@@ -50,11 +50,6 @@ class _Image:
         row = b.add(b.multiply(image, _number(self.ctx, self.height, _I64, dims)), y)
         place = b.add(b.multiply(row, _number(self.ctx, self.width, _I64, dims)), x)
         return take(self.ctx, self.pixels, place, 0)
-
-
-def _column(ctx: LoweringContext, v: Value, k: int) -> Value:
-    """Column ``k`` of a matrix."""
-    return ctx.b.reshape(ctx.b.slice(v, (0, k), (v.dims[0], k + 1)), (v.dims[0],))
 
 
 # ---- CropAndResize -----------------------------------------------------------------------------------------------------
@@ -103,8 +98,8 @@ def crop_and_resize(ctx: LoweringContext, node: NodeView, image: Value, boxes: V
     inside = b.and_(b.compare(box_ind, 0, "GE"), inside)
     ctx.check(inside, Status.OUT_OF_RANGE, "box_index has values outside [0, batch_size)")
     ctx.check(b.is_finite(boxes), message="Boxes contains at least one element that is not finite")
-    y = _crop_positions(ctx, _column(ctx, boxes, 0), _column(ctx, boxes, 2), height, rows)
-    x = _crop_positions(ctx, _column(ctx, boxes, 1), _column(ctx, boxes, 3), width, columns)
+    y = _crop_positions(ctx, column(ctx, boxes, 0), column(ctx, boxes, 2), height, rows)
+    x = _crop_positions(ctx, column(ctx, boxes, 1), column(ctx, boxes, 3), width, columns)
     dims = (count, rows, columns)
     crop = (*dims, image.dims[3])
     images = b.broadcast_in_dim(b.convert(box_ind, _I64), dims, (0,))
@@ -210,7 +205,7 @@ def image_projective_transform(
     if border.rank:
         raise invalid(f"fill_value must be a scalar: {border.type}")
     dims = (batch, rows, columns)
-    coefficients = [b.broadcast_in_dim(_column(ctx, transforms, k), dims, (0,)) for k in range(8)]
+    coefficients = [b.broadcast_in_dim(column(ctx, transforms, k), dims, (0,)) for k in range(8)]
     out_y, out_x = (b.iota(_F32, dims, axis) for axis in (1, 2))
 
     def plane(i: int, last: Value) -> Value:

@@ -12,10 +12,12 @@ import numpy as np
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
+from disc_tf.ir.views import bound_dims
 from disc_tf.lowering.content import constant_ints
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
+from disc_tf.lowering.rows import take
 from disc_tf.lowering.shapes import invalid
 
 # ---- the form of all of them -----------------------------------------------------------------------------
@@ -33,29 +35,12 @@ def bind_count(ctx: LoweringContext, count: Value, upper: Dim) -> Dim:
 
 def bound_dim(count: Value) -> Dim | None:
     """The dim that a count was bound to before."""
-    for op, _ in count.uses:
-        if op.name == "disc.bind_dim":
-            return Dim.of(op.attrs["symbol"])
-    return None
+    return next(iter(bound_dims(count)), None)
 
 
 def prefix(ctx: LoweringContext, padded: Value, n: Dim) -> Value:
     """The first ``n`` rows (a view)."""
     return ctx.b.slice(padded, [0] * padded.rank, [n, *padded.dims[1:]])
-
-
-def take(ctx: LoweringContext, x: Value, indices: Value, axis: int = 0) -> Value:
-    """Slices of ``x`` along ``axis`` at the indices of a vector that are known to be in range."""
-    sizes = [Dim.of(1) if k == axis else d for k, d in enumerate(x.dims)]
-    return ctx.b.gather(
-        x,
-        indices,
-        sizes,
-        offset_dims=tuple(k for k in range(x.rank) if k != axis),
-        collapsed_slice_dims=(axis,),
-        start_index_map=(axis,),
-        index_vector_dim=1,
-    )
 
 
 #: known masks up to this many elements become constants

@@ -14,6 +14,7 @@ from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.gather_ops import check_in_range, gather
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
+from disc_tf.lowering.rows import length_of_indices, scatter_rows
 from disc_tf.lowering.tensor_lists import (
     LIST_RULES,
     TensorList,
@@ -219,8 +220,7 @@ def list_scatter(ctx: LoweringContext, node: NodeView, x: Value, indices: Value,
     if not n.is_static:
         raise Unsupported("NOT_CONSTANT", "num_elements is not known at compile time")
     if int(n) < 0:
-        top = ctx.reduce(wide, [0], "maximum", ctx.scalar(-1, DType.I64))
-        n = ctx.fresh_dim(b.add(b.maximum(top, ctx.scalar(-1, DType.I64)), ctx.scalar(1, DType.I64)))
+        n = length_of_indices(ctx, indices, "Indices in TensorListScatter are too large.")
     rows = ctx.cast_dims(x, (indices.dims[0], *x.dims[1:]))
     message = "TensorListScatter: Trying to scatter outside of the list"
     stack = _scatter(ctx, b.zeros(x.dtype, (n, *x.dims[1:])), indices, rows, message)
@@ -260,17 +260,7 @@ def scatter_into(ctx: LoweringContext, node: NodeView, handle: Value, x: Value, 
 
 def _scatter(ctx: LoweringContext, stack: Value, indices: Value, rows: Value, message: str) -> Value:
     check_in_range(ctx, indices, stack.dims[0], message)
-    (out,) = ctx.b.scatter(
-        [stack],
-        ctx.b.reshape(indices, (indices.dims[0], 1)),
-        [rows],
-        "assign",
-        update_window_dims=tuple(range(1, stack.rank)),
-        inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0,),
-        index_vector_dim=1,
-    )
-    return out
+    return scatter_rows(ctx, stack, indices, rows)
 
 
 # ---- ops of any type that graphs of gradients use on lists ----------------------------------------------------------

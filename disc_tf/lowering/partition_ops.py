@@ -10,11 +10,12 @@ from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.data_dependent import bind_count, nonzero, take
+from disc_tf.lowering.data_dependent import bind_count, nonzero
 from disc_tf.lowering.gather_ops import gather
 from disc_tf.lowering.join_split import concat
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
+from disc_tf.lowering.rows import length_of_indices, scatter_rows, take
 from disc_tf.lowering.shapes import invalid
 
 # ---- DynamicPartition ------------------------------------------------------------------------------------
@@ -79,23 +80,12 @@ def dynamic_stitch(ctx: LoweringContext, node: NodeView, *args: Value) -> Value:
         return _stitch_at(ctx, node, joined, np.concatenate(flat))
     at = concat(ctx, [ctx.b.reshape(v, [product(v.dims)]) for v in args[:count]], 0)
     ctx.check(ctx.b.compare(at, ctx.splat(0, at), "GE"), message=f"indices of {node.op}: a value is out of range")
-    last = ctx.reduce(ctx.b.convert(at, DType.I64), [0], "maximum", ctx.scalar(-1, DType.I64))
-    length = ctx.fresh_dim(ctx.b.maximum(ctx.b.add(last, ctx.scalar(1, DType.I64)), ctx.scalar(0, DType.I64)))
+    length = length_of_indices(ctx, at, f"indices of {node.op}: a value is out of range")
     return _scatter_rows(ctx, joined, at, length)
 
 
 def _scatter_rows(ctx: LoweringContext, rows: Value, at: Value, length: Dim) -> Value:
-    (out,) = ctx.b.scatter(
-        [ctx.full(0, rows.dtype, [length, *rows.dims[1:]])],
-        at,
-        [rows],
-        "assign",
-        update_window_dims=tuple(range(1, rows.rank)),
-        inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0,),
-        index_vector_dim=1,
-    )
-    return out
+    return scatter_rows(ctx, ctx.full(0, rows.dtype, [length, *rows.dims[1:]]), at, rows)
 
 
 def _stitch_at(ctx: LoweringContext, node: NodeView, joined: Value, places: np.ndarray) -> Value:

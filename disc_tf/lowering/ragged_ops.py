@@ -10,12 +10,12 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.content import bind, require_broadcastable
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.counting_ops import SUMS, add_at, bins_of, non_negative, weights_of
-from disc_tf.lowering.data_dependent import take
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.join_split import concat
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
+from disc_tf.lowering.rows import take
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.symbolic import at_least
 

@@ -19,8 +19,8 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
+from disc_tf.lowering.rows import take
 from disc_tf.lowering.shapes import invalid
-from disc_tf.lowering.windows import take
 
 _IMAGES = NUMBERS - {DType.U32, DType.U64}
 _F32 = DType.F32

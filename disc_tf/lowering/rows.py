@@ -36,7 +36,7 @@ def column(ctx: LoweringContext, matrix: Value, k: int) -> Value:
 def scatter_rows(ctx: LoweringContext, into: Value, at: Value, rows: Value, kind: str = "assign") -> Value:
     """``into`` with rows assigned (or added) at the indices of a vector, in their order; indices out of range are skipped."""
     (out,) = ctx.b.scatter(
-        [into], ctx.b.reshape(at, [at.dims[0], 1]), [rows], kind, update_window_dims=tuple(range(1, into.rank)),
+        [into], at, [rows], kind, update_window_dims=tuple(range(1, into.rank)),
         inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
     )  # fmt: skip
     return out

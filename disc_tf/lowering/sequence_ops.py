@@ -9,6 +9,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, lowering
+from disc_tf.lowering.rows import column, scatter_rows
 from disc_tf.lowering.shape_ops import shape_operand
 from disc_tf.lowering.shapes import invalid
 
@@ -81,7 +82,7 @@ def sparse_to_dense(
     values = ctx.broadcast_to(values, [n])
     flat = ctx.full(0, DType.I64, [n])
     for k, extent in enumerate(dims):
-        component = b.reshape(b.slice(vectors, [0, k], [n, k + 1]), [n])
+        component = column(ctx, vectors, k)
         check_in_range(ctx, component, extent, f"indices: a vector is out of bounds: need 0 <= index < {extent}")
         step = ctx.broadcast_to(ctx.dim(product(dims[k + 1 :])), [n])
         flat = b.add(flat, b.multiply(b.convert(component, DType.I64), step))
@@ -90,16 +91,7 @@ def sparse_to_dense(
         ascends = b.compare(flat, before, "GT")
         ctx.check(ascends, message="indices: a vector is out of order or repeated")
     total = product(dims)
-    (out,) = b.scatter(
-        [ctx.broadcast_to(default, [total])],
-        flat,
-        [values],
-        "assign",
-        update_window_dims=(),
-        inserted_window_dims=(0,),
-        scatter_dims_to_operand_dims=(0,),
-        index_vector_dim=1,
-    )
+    out = scatter_rows(ctx, ctx.broadcast_to(default, [total]), flat, values)
     return b.reshape(out, dims)
 
 
