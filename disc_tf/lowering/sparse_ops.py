@@ -7,7 +7,7 @@ SparseReduceSum and SparseReduceMax.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -224,10 +224,27 @@ def sparse_fill_empty_rows(
 
 def _filled_before(ctx: LoweringContext, indices: Value, rows: Dim) -> list[Value] | None:
     """The results of an earlier op that filled the same entries of other values."""
-    for op in reversed(ctx.b.block.ops):
-        if op.name == "disc.fill_rows" and op.attrs["rows"] == rows and equivalent(op.operands[0], indices):
-            return op.results
+    for twin in _twins(indices):
+        for op, k in twin.uses:
+            if k == 0 and op.name == "disc.fill_rows" and op.attrs["rows"] == rows and op.parent is ctx.b.block:
+                return op.results
     return None
+
+
+def _twins(v: Value, depth: int = 6) -> Iterator[Value]:
+    """The value, and those that were computed in the same way, found among the users of what it was computed from: a block of a
+    recommender has too many ops to be searched for each of its features."""
+    yield v
+    op = v.op
+    if op is None or op.regions or not op.operands or depth == 0:
+        return
+    at = next((k for k, x in enumerate(op.operands) if x.op is None or x.op.name != "constant"), 0)
+    for x in _twins(op.operands[at], depth - 1):
+        for user, k in x.uses:
+            if k == at and user is not op and user.name == op.name:
+                twin = user.results[op.results.index(v)]
+                if equivalent(twin, v):
+                    yield twin
 
 
 def equivalent(a: Value, b: Value, depth: int = 6) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from disc_tf.ir.core import walk
 from disc_tf.testing.graph_case import case, check_graph, spec
 from disc_tf.testing.tf_case import Tolerance, tensorflow
 
@@ -47,6 +48,31 @@ def test_segments_of_some_filled_rows(cut: str) -> None:
     if cut == "cast through a byte":
         arrays.append([i64([0, 0], [255, 1]), f32(1, 2), i64(258, 3)])
     check_graph(case(fn, *SPARSE), arrays, TARGET, SUMS)
+
+
+@pytest.mark.parametrize(("other", "counts"), [(False, 1), (True, 2)])
+def test_ids_and_their_weights_are_filled_alike(other: bool, counts: int) -> None:
+    """Rows filled twice, with coordinates that were computed in the same way, have one count."""
+
+    def fn(indices: Any, values: Any, shape: Any) -> Any:
+        tf = tensorflow()
+        filled = []
+        first = tf.where(values > 0)[:, 0]
+        for k in (0, 1):
+            kept = tf.where(values > 1)[:, 0] if other and k else first
+            filled.append(
+                tf.raw_ops.SparseFillEmptyRows(
+                    indices=tf.gather(indices, kept), values=tf.gather(values, kept) * (k + 1.0), dense_shape=shape,
+                    default_value=tf.constant(0.0),
+                )
+            )  # fmt: skip
+        return tuple(f.output_values for f in filled)
+
+    c = case(fn, *SPARSE)
+    filled = [op for op in walk(c.imported.module.functions["main"].body) if op.name == "disc.fill_rows"]
+    bound = {op.operands[0] for op in walk(c.imported.module.functions["main"].body) if op.name == "disc.bind_dim"}
+    assert sum(op.results[4] in bound for op in filled) == counts
+    check_graph(c, [[i64([0, 0], [3, 1], [3, 2]), f32(1, -2, 3), i64(5, 3)]], TARGET)
 
 
 # ---- coordinates -----------------------------------------------------------------------------------------------------
