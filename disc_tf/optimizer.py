@@ -60,6 +60,13 @@ def optimize_graph_def(
     options: an `Options` or a mapping; ``overrides`` are single options by name. dry_run: analyse and cluster only.
     Raises `GraphError` for a graph that TensorFlow would not take either, `OptionError` for options, `StrictError` with ``strict``.
     """
+    if not hasattr(graph_def, "node"):
+        kind = type(graph_def).__name__
+        raise GraphError(f"a GraphDef is wanted, not {kind}: read a file with GraphDef.FromString, or give it to `disc-tf`")
+    if isinstance(outputs, str):
+        outputs = [outputs]
+    if outputs is not None and not outputs:
+        raise GraphError("no outputs are given: name what is fetched, or give None for the graph's sinks")
     settings = Options.from_overrides(options, **overrides)
     keep_legacy: dict[str, str] = {}
     while True:

@@ -23,7 +23,7 @@ from disc_tf.frontend.tensor_proto import Constant
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Value
 from disc_tf.ir.dims import Dim
-from disc_tf.ir.types import DType, TensorType
+from disc_tf.ir.types import DType, TensorType, tf_type_name
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.lower import lower_node
@@ -102,6 +102,9 @@ def analyse(
         walk.visit(node)
     return walk.result
 
+_LEGACY = "legacy control flow that was not made functional (a warning says why); a graph frozen with lower_control_flow=False has none"
+_IN_FRAME = f"inside a loop or conditional of {_LEGACY}"
+
 
 class _Walk:
     def __init__(self, result: Analysis, feeds: set[TensorRef], hints: dict[str, Sequence[DimHint]], tf: TfShapes) -> None:
@@ -175,12 +178,11 @@ class _Walk:
         elif node.op == "Const":
             self._constant(node, r.graph.constant(node.name))
             if node.name in r.in_frame:  # made again in each iteration, by the control edge that put it there
-                r.reasons[node.name] = Reason("IN_FRAME", "inside a legacy loop or conditional")
+                r.reasons[node.name] = Reason("IN_FRAME", _IN_FRAME)
         elif node.op in SOURCES:
             self._stand_ins(node)
         elif node.name in r.in_frame:
-            what = "legacy control flow" if node.op in CONTROL_FLOW else "inside a legacy loop or conditional"
-            r.reasons[node.name] = Reason("IN_FRAME", what)
+            r.reasons[node.name] = Reason("IN_FRAME", _LEGACY if node.op in CONTROL_FLOW else _IN_FRAME)
             self._stand_ins(node)
         else:
             self._compute(node)
@@ -257,7 +259,7 @@ class _Walk:
             if value is None and not (node.op == "Assert" and ref != node.inputs[0]):
                 number = self.result.graph.type_of(ref)
                 if number and DType.from_tf(number) is None:
-                    what = "a resource" if number == DT_RESOURCE else f"of type number {number}"
+                    what = "a resource" if number == DT_RESOURCE else f"of type {tf_type_name(number)}"
                     return Reason("DTYPE", f"operand {tensor_name(ref)} is {what}")
                 return Reason("RANK_UNKNOWN", f"rank of operand {tensor_name(ref)} is not known")
         return Reason(LOWERING_CODES.get(e.code, e.code), e.message)

@@ -12,6 +12,7 @@ from typing import Any
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.opdefs import CONTROL_FLOW, base_type, op_info
 from disc_tf.frontend.tensor_proto import Constant, shape_of
+from disc_tf.ir.types import tf_type_name
 from disc_tf.lowering.node import NodeView
 
 #: a tensor: (node name, output port)
@@ -196,7 +197,8 @@ class Graph:
         """Default outputs: ``(data sinks, control-only sinks)`` by node name in file order.
 
         A data sink produces a tensor (or is a stateful op with none, such as an assignment by TF1's table ops) that nobody reads; a
-        control-only sink (NoOp, Assert, a group of assignments) has no output at all and nobody waits for it.
+        control-only sink (NoOp, Assert, a group of assignments) has no output at all and nobody waits for it. The unread side of a
+        legacy Switch is no output: it is dead whenever the other side runs.
         """
         read = {source for node in self.order for source, _ in node.inputs}
         waited = {source for node in self.order for source in node.controls}
@@ -208,9 +210,15 @@ class Graph:
             if node.output_types is not None and not node.output_types:
                 if node.name not in waited:
                     control.append(node.name)
-            elif node.op not in _SOURCES and node.name not in waited:
+            elif node.op not in _SOURCES and node.name not in waited and not self._is_side(node):
                 data.append(node.name)
         return data, control
+
+    def _is_side(self, node: Node) -> bool:
+        """Whether the node is a Switch or passes a side of one on."""
+        while node.op == "Identity" and node.inputs:
+            node = self.nodes[node.inputs[0][0]]
+        return node.op in ("Switch", "RefSwitch", "_SwitchN")
 
 
 def resolve_outputs(graph: Graph, outputs: Sequence[str] | None) -> tuple[list[TensorRef], list[str]]:
@@ -276,9 +284,8 @@ def _check_inputs(graph: Graph, node: Node) -> None:
         if expected is not None and types[port] and expected[i]:
             found, wanted = types[port], expected[i]
             if base_type(found) != base_type(wanted) or (wanted > 100 and found < 100):
-                raise GraphError(
-                    f"input {i} ({tensor_name((name, port))}) has type number {found}, {node.op} takes {wanted}", node.name
-                )
+                found_name, wanted_name = tf_type_name(found), tf_type_name(wanted)
+                raise GraphError(f"input {i} ({tensor_name((name, port))}) has type {found_name}, {node.op} takes {wanted_name}", node.name)
     for name in node.controls:
         if name not in graph.nodes:
             raise GraphError(f"control input {name!r} is not in the graph", node.name)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.ir.types import DType
+from disc_tf.ir.types import DType, tf_type_name
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.tensor_proto import tensor_to_numpy
 
@@ -73,7 +73,7 @@ def to_numpy(proto: Any) -> np.ndarray:
     if number == _STRING:
         return _spread(np.array([*proto.string_val, None], object)[:-1], shape, count, b"")
     if number not in _OTHER:
-        raise GraphError(f"constant of type number {number} cannot be read")
+        raise GraphError(f"constant of type {tf_type_name(number)} cannot be read")
     dtype, name = _OTHER[number]
     if proto.tensor_content:
         data = proto.tensor_content

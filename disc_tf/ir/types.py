@@ -86,6 +86,19 @@ _BY_NP = {d.np: d for d in DType}
 #: DataType numbers of qint8, quint8, qint32, qint16, quint16: the same bits as the integers
 _QUANTIZED = {11: DType.I8, 12: DType.U8, 13: DType.I32, 15: DType.I16, 16: DType.U16}
 _BY_TF = {d.tf_enum: d for d in DType} | _QUANTIZED
+#: names of the DataType numbers that have no DType of their own
+_OTHER_TF_NAMES = {
+    7: "string", 8: "complex64", 11: "qint8", 12: "quint8", 13: "qint32", 15: "qint16", 16: "quint16", 18: "complex128", 20: "resource",
+    21: "variant", 24: "float8_e5m2", 25: "float8_e4m3fn", 29: "int4", 30: "uint4", 31: "int2", 32: "uint2",
+}  # fmt: skip
+
+
+def tf_type_name(number: int) -> str:
+    """What people call a TensorFlow ``DataType`` number, for messages: ``string``, ``f32``, ``reference to f32``."""
+    if number > 100:
+        return f"reference to {tf_type_name(number - 100)}"
+    known = _OTHER_TF_NAMES.get(number) or (_BY_TF[number].ir_name if number in _BY_TF else "")
+    return known or f"number {number}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         "CTCBeamSearchDecoder", "CTCGreedyDecoder", "CTCLoss", "CTCLossV2", "GenerateBoundingBoxProposals",
         "NearestNeighbors", "KMC2ChainInitialization", "KmeansPlusPlusInitialization", "IsotonicRegression",
     ),
+    "is compiled already: optimise the original, which `disc-tf restore` gives back": ("DiscLaunch", "DiscWeight"),
     "made by other compilers or runs on other devices": ("Xla*", "Cudnn*", "_TRT*", "TRTEngineOp", "ShutdownDistributedTPU"),
     "not available in any graph that TensorFlow 2 loads (removed long ago)": (
         "BatchCholesky*", "BatchMatrixBandPart", "BatchMatrixDeterminant", "BatchMatrixInverse", "BatchMatrixSolve", "BatchMatrixSolveLs",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from disc_tf.ir.types import DType
+from disc_tf.ir.types import DType, tf_type_name
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.tensor_proto import tensor_to_numpy
 
@@ -84,7 +84,7 @@ class NodeView:
         number = int(getattr(value, "as_datatype_enum", value))  # tf.DType, in tests
         found = DType.from_tf(number)
         if found is None:
-            raise Unsupported("DTYPE", f"attribute {name!r}: type number {number} is not compiled")
+            raise Unsupported("DTYPE", f"attribute {name!r}: type {tf_type_name(number)} is not compiled")
         return found
 
     def dtypes(self, name: str) -> list[DType]:
@@ -96,7 +96,7 @@ class NodeView:
                 continue
             found = DType.from_tf(int(value))
             if found is None:
-                raise Unsupported("DTYPE", f"attribute {name!r}: type number {int(value)} is not compiled")
+                raise Unsupported("DTYPE", f"attribute {name!r}: type {tf_type_name(int(value))} is not compiled")
             out.append(found)
         return out
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from disc_tf.ir.types import DType
+from disc_tf.ir.types import DType, tf_type_name
 from disc_tf.lowering.errors import Unsupported
 
 _FIELDS = {
@@ -32,7 +32,7 @@ def tensor_to_numpy(proto: Any) -> np.ndarray:
     """The content of a TensorProto. A short value list repeats its last value (a splat of one value is a stride-0 view)."""
     dtype = DType.from_tf(int(proto.dtype))
     if dtype is None:
-        raise Unsupported("DTYPE", f"constant of type number {int(proto.dtype)}")
+        raise Unsupported("DTYPE", f"constant of type {tf_type_name(int(proto.dtype))}")
     if proto.tensor_shape.unknown_rank:
         raise Unsupported("INVALID", "constant of unknown rank")
     shape = tuple(int(d.size) for d in proto.tensor_shape.dim)

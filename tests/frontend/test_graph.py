@@ -96,6 +96,18 @@ def test_outputs():
         resolve_outputs(graph, ["split:2"])
 
 
+def test_a_side_of_a_switch_is_no_default_output():
+    """It is dead whenever the other side runs: fetching it would fail."""
+    g = G()
+    g.placeholder("x", [2])
+    g.placeholder("p", [], BOOL)
+    g.node("switch", "Switch", ["x", "p"], T=("type", F32))
+    g.unary("switch_t", "switch:1", "Identity")
+    g.unary("again", "switch_t", "Identity")
+    g.unary("kept", "switch", "Neg")
+    assert resolve_outputs(Graph(g.proto), None) == ([("kept", 0)], [])
+
+
 def test_default_outputs_are_data_sinks():
     graph = Graph(model("tiny_bert"))
     assert resolve_outputs(graph, None) == ([("Identity", 0), ("Identity_1", 0)], [])

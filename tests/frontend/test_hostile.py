@@ -143,9 +143,9 @@ ERRORS: dict[str, tuple[Callable[[G], Any], str]] = {
     "huge count": (lambda g: g.node("q", "AddN", ["x"], T=("type", F32), N=1 << 40), "'q'.*'N'"),
     "huge number of outputs": (
         lambda g: g.node("q", "Split", ["s0", "x"], T=("type", F32), num_split=1 << 60) and g.const("s0", 0, np.int32), "'q'"),
-    "float to an int op": (lambda g: g.unary("q", "x", "Invert", t=I32), "'q'.*type number 1"),
-    "int to a float op": (lambda g: g.unary("q", "s"), "'q'.*type number 3"),
-    "string to a float op": (lambda g: g.unary("q", g.const("text", np.array(b"t", object), object)), "'q'.*type number 7"),
+    "float to an int op": (lambda g: g.unary("q", "x", "Invert", t=I32), "'q'.*type f32"),
+    "int to a float op": (lambda g: g.unary("q", "s"), "'q'.*type i32"),
+    "string to a float op": (lambda g: g.unary("q", g.const("text", np.array(b"t", object), object)), "'q'.*type string"),
     "operands of two types": (lambda g: g.binary("q", "x", "s"), "'q'"),
     "Const without a value": (lambda g: node(g, "w").attr.pop("value"), "'w'"),
     "Const of another type": (lambda g: setattr(node(g, "w").attr["dtype"], "type", 3), "'w'"),

@@ -16,7 +16,7 @@ from disc_tf.testing.tf_case import tensorflow
 def test_names_are_ops_of_tensorflow() -> None:
     known = set(dir(tensorflow().raw_ops))
     names = [n for group in LEFT_OUT.values() for n in group]
-    plain = [n for n in names if not n.startswith("_") and not set("*[") & set(n) and n != "TRTEngineOp"]
+    plain = [n for n in names if not n.startswith("_") and not set("*[") & set(n) and n not in ("TRTEngineOp", "DiscLaunch", "DiscWeight")]
     assert not [n for n in plain if n not in known]
     assert len(plain) == len(set(plain)), "an op has two reasons"
 
