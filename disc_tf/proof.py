@@ -66,11 +66,23 @@ def prove(
         found = _put_back(result, bad, why, attempt, timing, progress)
     report.verification = found
     report.verified = _ok(found)
+    if timing and clusters:
+        _warn_not_timed(report, found)
     if report.verified and not any(r.max_abs for r in found):
         report.verified = None
         why = f"TensorFlow itself fails at all of them, e.g.: {found[0].message}" if found else "there are none"
         report.warnings.append(f"not verified: no result at the {len(found)} shapes tried could be compared ({why}); give other shapes")
     return result
+
+
+def _warn_not_timed(report: Any, found: Sequence[ShapeResult]) -> None:
+    """Warnings for the shapes that are verified but that TensorFlow could not be timed at, and if none could."""
+    refused = [r for r in found if r.ok and r.max_abs and r.message]
+    for r in refused:
+        shapes = ", ".join(f"{k}{v}" for k, v in r.shapes.items())
+        report.warnings.append(f"{shapes}: {r.message}")
+    if refused and not any(r.original_ms for r in found):
+        report.warnings.append("nothing was timed: whether the optimised graph is faster is not known; give other shapes with --shape")
 
 
 def _ok(found: Sequence[ShapeResult]) -> bool:

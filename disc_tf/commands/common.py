@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,10 @@ NOTHING_COMPILED = 4
 VERIFY_FAILED = 5
 NOT_BUILT = 6
 
+_NO_SAVED_MODEL = "SavedModels are not supported yet, give a frozen GraphDef (.pb or .pbtxt)"
+#: how a SavedModel starts: its schema version (field 1, a number, where a GraphDef has nodes), then a meta graph (field 2)
+_SAVED_MODEL = re.compile(rb"\x08[\x00-\x7f]\x12")
+_SAVED_MODEL_TEXT = re.compile(rb"\s*saved_model_schema_version\s*:")
 
 class CommandError(Exception):
     """Ends the command with a message and an exit code."""
@@ -34,11 +40,15 @@ def read_graph(path: str) -> Any:
     """A GraphDef from `.pb` (wire format) or `.pbtxt` (text format). `CommandError` with the reason."""
     file = Path(path)
     if file.is_dir():
-        raise CommandError(f"{path} is a directory: SavedModels are not supported yet, give a frozen GraphDef (.pb or .pbtxt)")
+        raise CommandError(f"{path} is a directory: {_NO_SAVED_MODEL}")
     try:
         data = file.read_bytes()
     except OSError as e:
         raise CommandError(f"cannot read {path}: {e.strerror or e}") from e
+    if not data:
+        raise CommandError(f"{path}: the file is empty")
+    if _SAVED_MODEL.match(data) or _SAVED_MODEL_TEXT.match(data):
+        raise CommandError(f"{path}: this is a SavedModel: {_NO_SAVED_MODEL}")
     try:
         if file.suffix in (".pbtxt", ".txt"):
             return graph_from_text(data.decode())
@@ -57,11 +67,69 @@ def read_whole_graph(path: str) -> Any:
         raise CommandError(f"{path}: {e}") from e
 
 
-def write_atomically(path: str, data: bytes) -> None:
-    """Write next to the target, sync, rename: a reader sees the old file or the new one, never a half."""
-    target = Path(path)
+def check_output(path: str) -> Path:
+    """The file that ``path`` stands for, links followed: a regular file, or none yet in a directory that can be written.
+
+    `CommandError` for anything else (a rename would replace a device or a pipe by a file). Called before any work is done.
+    """
+    target = Path(os.path.realpath(path))
     try:
-        handle, temp = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
+        mode = target.lstat().st_mode
+    except FileNotFoundError:
+        mode = None
+    except OSError as e:
+        raise CommandError(f"cannot write {path}: {e.strerror or e}") from e
+    if mode is not None and not stat.S_ISREG(mode):
+        what = "a directory" if stat.S_ISDIR(mode) else _SPECIAL.get(stat.S_IFMT(mode), "not a regular file")
+        raise CommandError(f"cannot write {path}: it is {what}, give the name of a regular file")
+    if path.endswith(os.sep):
+        raise CommandError(f"cannot write {path}: give the name of a file")
+    _check_directory(path, target.parent)
+    return target
+
+
+_SPECIAL = {
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symbolic link that leads nowhere",
+}
+
+
+def _check_directory(path: str, directory: Path) -> None:
+    if not directory.exists():
+        raise CommandError(f"cannot write {path}: the directory {directory} does not exist")
+    if not directory.is_dir():
+        raise CommandError(f"cannot write {path}: {directory} is not a directory")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise CommandError(f"cannot write {path}: the directory {directory} is not writable")
+
+
+def check_output_directory(path: str) -> None:
+    """``path`` is a directory that can be written, or one that can be made. `CommandError` else."""
+    target = Path(os.path.realpath(path))
+    _check_directory(path, target if os.path.lexists(target) else target.parent)
+
+
+def check_distinct(files: Mapping[str, str | None]) -> None:
+    """What a command reads and writes are different files. ``files``: what each is -> its path, if given. `CommandError` (usage) else."""
+    seen: dict[str, str] = {}
+    for what, path in files.items():
+        if path is None:
+            continue
+        real = os.path.realpath(path)
+        if real in seen:
+            lost = ": the original would be lost" if seen[real] == "input" else ""
+            raise CommandError(f"{seen[real]} and {what} are the same file{lost}", USAGE)
+        seen[real] = what
+
+
+def write_atomically(path: str, data: bytes) -> None:
+    """Write next to the target, sync, rename: a reader sees the old file or the new one, never a half. Links are followed."""
+    target = check_output(path)
+    try:
+        handle, temp = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as e:
         raise CommandError(f"cannot write {path}: {e.strerror or e}") from e
     try:
@@ -108,9 +176,17 @@ def model_specs(
             raise CommandError(f"{description} is not a model description (inputs, outputs, points): {e!r}") from e
         return specs, list(outputs) or found, trace
     try:
-        return specs_from_graph(graph_def), list(outputs), []
-    except ValueError as e:
-        raise CommandError(str(e)) from e
+        found_outputs = list(outputs) or default_outputs(graph_def)
+        return specs_from_graph(graph_def, outputs=found_outputs), list(outputs), []
+    except ValueError as e:  # GraphErrors too
+        raise CommandError(f"{path}: {e}") from e
+
+
+def default_outputs(graph_def: Any) -> list[str]:
+    """The first output of every data sink: what is compared where no outputs are given. ``GraphError`` for a malformed graph."""
+    from disc_tf.frontend.graph import Graph
+
+    return [f"{name}:0" for name in Graph(graph_def).sinks()[0]]
 
 
 def parse_sizes(texts: Sequence[str]) -> list[dict[str, int]]:

@@ -19,6 +19,9 @@ from disc_tf.commands.common import (
     VERIFY_FAILED,
     CommandError,
     binary_form,
+    check_distinct,
+    check_output,
+    check_output_directory,
     check_sizes,
     graph_bytes,
     model_specs,
@@ -29,6 +32,7 @@ from disc_tf.commands.common import (
 )
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options
+from disc_tf.report import Report, shape_line
 
 
 def add_option_flags(parser: argparse.ArgumentParser) -> None:
@@ -111,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     if not args.dry_run and not args.output:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
-    if args.output and Path(args.output).resolve() == Path(args.input).resolve():
-        raise CommandError("input and output are the same file: the original would be lost", USAGE)
+    _check_files(args)
     say = _phase(args.quiet)
     graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")
@@ -129,8 +132,6 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.input}: --strict: {e}", NOTHING_COMPILED) from e
     report = result.report
     code = OK
-    if options.strict and not report.compiled_clusters:
-        code = NOTHING_COMPILED
     if not args.dry_run:
         if not args.no_verify and report.compiled_clusters:
             sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
@@ -140,6 +141,8 @@ def run(args: argparse.Namespace) -> int:
             report = result.report
             if report.verified is False:
                 code = VERIFY_FAILED
+                why = next((shape_line(r) for r in report.verification if not r.ok), "")
+                print(f"disc-tf: {args.input}: verification failed: {why}", file=sys.stderr)
         _write_output(args, result.graph_def)
         say(f"wrote {args.output}")
     if args.report:
@@ -150,7 +153,34 @@ def run(args: argparse.Namespace) -> int:
         print(report.to_text())
         if not report.compiled_clusters:
             print(f"nothing compiled: 0 of {len(report.clusters)} clusters")
+    if code == OK and options.strict:
+        return _strict_code(args.input, report, "planned" if args.dry_run else "compiled")
     return code
+
+
+def _strict_code(path: str, report: Report, status: str) -> int:
+    """With --strict: `NOTHING_COMPILED`, and a line on stderr whatever else is quiet, if no cluster has ``status``."""
+    if any(c.status == status for c in report.clusters):
+        return OK
+    reasons = [f"{c.name}: {c.reason or c.status}" for c in report.clusters]
+    if not reasons:
+        reasons = [f"{x.node} ({x.op}): {x.reason}" for x in report.left_out]
+    more = [f"and {len(reasons) - 3} more"] if len(reasons) > 3 else []
+    what = "; ".join([*reasons[:3], *more]) or "the graph has nothing to compile"
+    print(f"disc-tf: {path}: --strict: nothing was compiled (0 of {len(report.clusters)} clusters): {what}", file=sys.stderr)
+    return NOTHING_COMPILED
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Whatever is wrong with the files to be written is said before minutes of work."""
+    output = None if args.dry_run else args.output
+    check_distinct({"input": args.input, "output": args.output or None, "report": args.report or None})
+    if output:
+        check_output(output)
+        if args.external_weights:
+            check_output_directory(f"{output}.weights")
+    if args.report:
+        check_output(args.report)
 
 
 def _write_output(args: argparse.Namespace, graph_def: Any) -> None:
@@ -229,9 +259,7 @@ def run_inspect(args: argparse.Namespace) -> int:
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     print(result.report.to_json() if args.json else result.report.to_text(left_out_limit=50))
-    if options.strict and not result.report.clusters:
-        return NOTHING_COMPILED
-    return OK
+    return _strict_code(args.input, result.report, "planned") if options.strict else OK
 
 
 def _describe_text(described: dict[str, Any]) -> str:

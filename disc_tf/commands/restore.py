@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from disc_tf.commands.common import BAD_INPUT, OK, CommandError, graph_bytes, read_whole_graph, write_atomically
+from disc_tf.commands.common import (
+    BAD_INPUT,
+    OK,
+    CommandError,
+    check_distinct,
+    check_output,
+    graph_bytes,
+    read_whole_graph,
+    write_atomically,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from disc_tf.frontend.errors import GraphError
     from disc_tf.frontend.rewrite import restore
 
+    check_distinct({"input": args.input, "output": args.output})
+    check_output(args.output)
     graph = read_whole_graph(args.input)
     try:
         original = restore(graph)

@@ -6,8 +6,10 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from disc_tf.commands.common import (
     OK,
@@ -15,13 +17,16 @@ from disc_tf.commands.common import (
     CommandError,
     binary_form,
     check_sizes,
+    default_outputs,
     model_specs,
     parse_sizes,
     read_graph,
 )
 from disc_tf.report import ShapeResult, shape_line
-from disc_tf.testing.differential import bench_graphs, verify_graphs
+from disc_tf.testing.differential import OptimizedRaised, bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
+
+_ADVICE = "give other shapes (--shape) or values (--inputs-json)"
 
 
 def at_least(lowest: int) -> Callable[[str], int]:
@@ -74,10 +79,7 @@ def _plan(args: argparse.Namespace, directory: str):
     graph = read_graph(args.original)
     optimized = read_graph(args.optimized)
     specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
-    if not outputs:
-        from disc_tf.frontend.graph import Graph
-
-        outputs = [f"{n}:0" for n in Graph(graph).sinks()[0]]
+    outputs = outputs or default_outputs(graph)
     sizes = parse_sizes(args.shape) or trace or sample_sizes(specs, args.points)
     check_sizes(specs, sizes)
     if not sizes:
@@ -102,14 +104,21 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
     results = verify_graphs(
         args.original, args.optimized, specs, outputs, sizes, tolerance=args.tolerance, threads=args.threads, progress=show
     )
-    ok = all(r.ok for r in results)
+    same = all(r.ok for r in results)
+    compared = sum(bool(r.max_abs) for r in results)
+    ok = same and compared > 0
     if args.json:
-        print(json.dumps({"ok": ok, "shapes": [vars(r) for r in results]}, indent=2))
+        print(json.dumps({"ok": ok, "compared": compared, "shapes": [vars(r) for r in results]}, indent=2))
+    elif same and not compared:
+        pass
     else:
         worst = {name: max(r.max_abs.get(name, 0.0) for r in results) for name in outputs}
         for name, error in worst.items():
             print(f"{name}: worst absolute error {error:.3e}")
         print("same answers" if ok else "DIFFERENT")
+    if same and not compared:
+        why = f", {results[0].message} at the first" if results[0].message else ""
+        print(f"disc-tf: nothing was compared: no shape gave results ({len(results)} tried{why}); {_ADVICE}", file=sys.stderr)
     return OK if ok else VERIFY_FAILED
 
 
@@ -120,12 +129,26 @@ def run_bench(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace, directory: str) -> int:
     specs, outputs, sizes = _plan(args, directory)
-    rows = bench_graphs(args.original, args.optimized, specs, outputs, sizes, threads=args.threads, rounds=args.rounds)
+    skipped: list[dict[str, Any]] = []
+
+    def skip(size: Mapping[str, int], why: str) -> None:
+        skipped.append({"dims": dict(size), "message": why})
+        print(f"disc-tf: {','.join(f'{k}={v}' for k, v in size.items())}: {why}", file=sys.stderr, flush=True)
+
+    try:
+        rows = bench_graphs(
+            args.original, args.optimized, specs, outputs, sizes, threads=args.threads, rounds=args.rounds, skipped=skip
+        )
+    except OptimizedRaised as e:
+        raise CommandError(str(e), VERIFY_FAILED) from e
     ratios = [r.ratio for r in rows]
-    mean = statistics.geometric_mean(ratios)
+    mean, minimum = (statistics.geometric_mean(ratios), min(ratios)) if ratios else (None, None)
     if args.json:
-        data = {"geometric_mean": mean, "minimum": min(ratios), "shapes": [r.to_dict() for r in rows]}
+        data = {"geometric_mean": mean, "minimum": minimum, "shapes": [r.to_dict() for r in rows], "not_timed": skipped}
         print(json.dumps(data, indent=2))
+    if not rows:
+        print(f"disc-tf: warning: nothing was timed: TensorFlow itself raises at all {len(skipped)} shapes; {_ADVICE}", file=sys.stderr)
+    if args.json or not rows:
         return OK
     print(f"{'shape':28s} {'cold ms':>18s} {'median ms':>18s} {'p99 ms':>18s} {'ratio':>7s}")
     for r in rows:
@@ -135,6 +158,6 @@ def _bench(args: argparse.Namespace, directory: str) -> int:
             f"{r.original.p99:8.2f} {r.optimized.p99:9.2f} {r.ratio:7.2f}"
         )
     last = rows[-1]
-    print(f"geometric mean {mean:.2f}, minimum {min(ratios):.2f} (original / optimised; columns are original, optimised)")
+    print(f"geometric mean {mean:.2f}, minimum {minimum:.2f} (original / optimised; columns are original, optimised)")
     print(f"peak memory above the bare process: {last.original.peak_mb:.0f} MB, {last.optimized.peak_mb:.0f} MB")
     return OK

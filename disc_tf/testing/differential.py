@@ -34,8 +34,8 @@ def verify_graphs(
 
     Where the reference raises, the optimised graph must raise the same code. An optimised graph that does not load, or that takes its
     process down, has failed at this and all further shapes. ``broadcast`` adds inputs that broadcast against each other (what the general
-    body of a cluster is for). Timing runs in interleaved rounds. Raises `ProcessFailed` if the original's
-    process does not answer.
+    body of a cluster is for). Timing runs in interleaved rounds; a shape at which the original raises as users run it is not timed, and its
+    message says so. Raises `ProcessFailed` if the original's process does not answer.
     """
     names = [f"{s.name}:0" for s in specs]
     results = []
@@ -72,6 +72,10 @@ def verify_graphs(
     return results
 
 
+class OptimizedRaised(RuntimeError):
+    """The optimised graph raised where the original did not. The message names the shape and the error."""
+
+
 class CandidateFailed(Exception):
     """The process of the optimised graph is of no use any more."""
 
@@ -90,8 +94,8 @@ def _check(
     except ProcessFailed as e:
         raise CandidateFailed(f"the optimised graph: {e}") from e
     if want_code != got_code:
-        said = "succeeded" if got_code is None else f"raised code {got_code[0]}: {got_code[1].splitlines()[0]}"
-        wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}: {want_code[1].splitlines()[0]}"
+        said = "succeeded" if got_code is None else f"raised code {got_code[0]}: {_telling_line(got_code[1])}"
+        wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}: {_telling_line(want_code[1])}"
         if (want_code or (0,))[0] != (got_code or (0,))[0]:
             result.ok = False
             result.message = f"TensorFlow {wanted}; the optimised graph {said}"
@@ -117,16 +121,46 @@ def _run(process: TfProcess, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarr
 def _time(
     result: ShapeResult, user: TfProcess, candidate: TfProcess, feeds: Sequence[np.ndarray], rounds: int
 ) -> None:
-    """Median seconds of interleaved rounds, several runs a round for short ones."""
-    once = max(min(user.time(feeds, 2, 1)), 1e-6)
+    """Median seconds of interleaved rounds, several runs a round for short ones.
+
+    The original may raise here where the reference does not (oneDNN refuses shapes of its own): a note. If only the optimised graph
+    raises, that is a difference.
+    """
+    try:
+        once = max(min(user.time(feeds, 2, 1)), 1e-6)
+    except TfError as e:
+        result.message = not_timed(e)
+        return
     repeats = int(np.clip(0.05 / once, 1, 50))
     original: list[float] = []
     optimized: list[float] = []
-    for _ in range(rounds):
-        original += user.time(feeds, repeats, 1)
-        optimized += candidate.time(feeds, repeats, 1)
+    try:
+        for _ in range(rounds):
+            original += user.time(feeds, repeats, 1)
+            optimized += candidate.time(feeds, repeats, 1)
+    except TfError as e:
+        result.ok, result.message = False, f"TensorFlow as users run it succeeds; the optimised graph {_said(e)}"
+        return
     result.original_ms = float(np.median(original)) * 1e3
     result.optimized_ms = float(np.median(optimized)) * 1e3
+
+
+def _said(error: TfError) -> str:
+    return f"raises code {error.code}: {_telling_line(str(error))}"
+
+
+def _telling_line(text: str) -> str:
+    """The line of a status message that says what is wrong: the first, but for graph errors the one before the node's name in brackets."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["?"]
+    if lines[0] != "Graph execution error:":
+        return lines[0]
+    end = next((i for i, line in enumerate(lines) if line.startswith("[[")), len(lines))
+    return lines[max(end - 1, 0)]
+
+
+def not_timed(error: TfError) -> str:
+    """The note about a shape at which the original raises as users run it."""
+    return f"not timed: TensorFlow itself {_said(error)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,8 +200,13 @@ def bench_graphs(
     threads: int = 0,
     rounds: int = 7,
     progress: Callable[[BenchRow], None] | None = None,
+    skipped: Callable[[Mapping[str, int], str], None] | None = None,
 ) -> list[BenchRow]:
-    """Time both graphs in TensorFlow as users run it, in interleaved rounds on the same threads."""
+    """Time both graphs in TensorFlow as users run it, in interleaved rounds on the same threads.
+
+    ``skipped`` is told of the shapes at which the original raises, and why: they have no row (without it, `TfError`). `OptimizedRaised` if
+    only the optimised graph raises.
+    """
     names = [f"{s.name}:0" for s in specs]
     rows = []
     with contextlib.ExitStack() as stack:
@@ -177,13 +216,23 @@ def bench_graphs(
         ]
         for i, size in enumerate(sizes):
             feeds = make_feeds(specs, size, seed=i)
-            cold = [side.time(feeds, 1, 0)[0] for side in sides]
-            once = [max(min(side.time(feeds, 2, 1)), 1e-6) for side in sides]
-            repeats = int(np.clip(0.05 / max(once), 2, 100))
-            samples: list[list[float]] = [[], []]
-            for _ in range(rounds):
-                for side, found in zip(sides, samples, strict=True):
-                    found += side.time(feeds, repeats, 1)
+            try:
+                first_run = sides[0].time(feeds, 1, 0)[0]
+            except TfError as e:
+                if skipped is None:
+                    raise
+                skipped(size, not_timed(e))
+                continue
+            try:
+                cold = [first_run, sides[1].time(feeds, 1, 0)[0]]
+                once = [max(min(side.time(feeds, 2, 1)), 1e-6) for side in sides]
+                repeats = int(np.clip(0.05 / max(once), 2, 100))
+                samples: list[list[float]] = [[], []]
+                for _ in range(rounds):
+                    for side, found in zip(sides, samples, strict=True):
+                        found += side.time(feeds, repeats, 1)
+            except TfError as e:
+                raise OptimizedRaised(f"at {dict(size)} TensorFlow succeeds; the optimised graph {_said(e)}") from e
             timings = []
             for side, first, found in zip(sides, cold, samples, strict=True):
                 peak = (side.memory()["peak"] - side.info["import_rss"]) / 1e6

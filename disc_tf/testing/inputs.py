@@ -69,11 +69,13 @@ def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[
     return specs, list(meta["outputs"]), [p["dims"] for p in meta["points"]]
 
 
-def specs_from_graph(graph_def: Any, equal: Sequence[tuple[str, str]] = ()) -> list[InputSpec]:
-    """Inputs of a GraphDef: its placeholders, with integer ranges learned from the tables that they index.
+def specs_from_graph(
+    graph_def: Any, equal: Sequence[tuple[str, str]] = (), outputs: Sequence[str] | None = None
+) -> list[InputSpec]:
+    """Inputs of a GraphDef: the placeholders that ``outputs`` need (None: all), integer ranges learned from the tables they index.
 
     Unknown dims get the name ``<input>/<axis>``. ``equal`` are pairs of such names that must be equal; without any, dims at the same axis
-    of inputs of the same rank are taken to be equal, and axis 0 of all.
+    of inputs of the same rank are taken to be equal, and axis 0 of all. ValueError, with the way out, for an input that cannot be made up.
     """
     consumers: dict[str, list[tuple[Any, int]]] = {}
     nodes = {}
@@ -82,14 +84,15 @@ def specs_from_graph(graph_def: Any, equal: Sequence[tuple[str, str]] = ()) -> l
         for i, name in enumerate(node.input):
             if not name.startswith("^"):
                 consumers.setdefault(name.split(":")[0], []).append((node, i))
-    placeholders = [n for n in graph_def.node if n.op == "Placeholder"]
+    needed = nodes.keys() if outputs is None else _needed(nodes, outputs)
+    placeholders = [n for n in graph_def.node if n.op == "Placeholder" and n.name in needed]
     names: dict[str, str] = {}
     raw: list[tuple[Any, DType, list[int | str]]] = []
     for node in placeholders:
         dtype = DType.from_tf(node.attr["dtype"].type)
         shape = node.attr["shape"].shape
         if dtype is None or shape.unknown_rank:
-            raise ValueError(f"input {node.name}: its dtype or rank is not known, give inputs by hand")
+            raise ValueError(f"input {node.name}: {_why_not(node)}")
         dims: list[int | str] = [d.size if d.size >= 0 else f"{node.name}/{i}" for i, d in enumerate(shape.dim)]
         raw.append((node, dtype, dims))
     for a, b in equal or _guess_equal([dims for _, _, dims in raw]):
@@ -100,6 +103,30 @@ def specs_from_graph(graph_def: Any, equal: Sequence[tuple[str, str]] = ()) -> l
         merged = tuple(_find(names, d) if isinstance(d, str) else d for d in dims)
         specs.append(InputSpec(node.name, dtype.np, merged, 0, high if high is not None else 2))
     return specs
+
+
+def _needed(nodes: Mapping[str, Any], outputs: Sequence[str]) -> set[str]:
+    """The names of the nodes that run when ``outputs`` (tensors, ops or ``^control`` names) are fetched."""
+    work = [name.lstrip("^").split(":")[0] for name in outputs]
+    seen: set[str] = set()
+    while work:
+        name = work.pop()
+        if name in nodes and name not in seen:
+            seen.add(name)
+            work += [source.lstrip("^").split(":")[0] for source in nodes[name].input]
+    return seen
+
+
+def _why_not(node: Any) -> str:
+    """Why no values can be made up for a placeholder, and what helps."""
+    attr = node.attr["dtype"]
+    without = "--no-verify compiles without a run"
+    if attr.type and DType.from_tf(attr.type) is None:
+        known = attr.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number.get(attr.type)
+        name = known.name.removeprefix("DT_").lower() if known is not None else str(attr.type)
+        return f"values of type {name} cannot be made up, so the graph cannot be run here; {without}"
+    what = "rank" if attr.type else "dtype"
+    return f"its {what} is not known; describe the inputs with --inputs-json FILE ({without})"
 
 
 def _find(names: dict[str, str], a: str) -> str:

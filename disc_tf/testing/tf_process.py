@@ -109,7 +109,7 @@ class TfProcess:
         return self._ask("run", list(feeds))
 
     def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
-        """Seconds of ``repeats`` runs after ``warmup`` ones."""
+        """Seconds of ``repeats`` runs after ``warmup`` ones. Raises `TfError` with TensorFlow's code."""
         return self._ask("time", (list(feeds), repeats, warmup))
 
     def memory(self) -> dict[str, int]:

@@ -83,15 +83,18 @@ class Runner:
         except self.tf.errors.OpError as e:
             return "error", (e.error_code, e.message[:2000])
 
-    def time(self, feeds: list[Any], repeats: int, warmup: int) -> list[float]:
-        for _ in range(warmup):
-            self.call(*feeds)
+    def time(self, feeds: list[Any], repeats: int, warmup: int) -> tuple[str, Any]:
         out = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            self.call(*feeds)
-            out.append(time.perf_counter() - start)
-        return out
+        try:
+            for _ in range(warmup):
+                self.call(*feeds)
+            for _ in range(repeats):
+                start = time.perf_counter()
+                self.call(*feeds)
+                out.append(time.perf_counter() - start)
+        except self.tf.errors.OpError as e:
+            return "error", (e.error_code, e.message[:2000])
+        return "ok", out
 
 
 def current_rss() -> int:
@@ -124,7 +127,7 @@ def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
             elif command == "run":
                 reply = runner.run(argument)
             elif command == "time":
-                reply = ("ok", runner.time(*argument))
+                reply = runner.time(*argument)
             else:
                 reply = ("exception", f"unknown command {command!r}")
         except Exception as e:

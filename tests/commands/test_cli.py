@@ -14,7 +14,9 @@ import pytest
 from disc_tf_server.cli import main as server_main
 
 from disc_tf.cli import VERBS, main
+from disc_tf.commands import verify
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
+from disc_tf.report import ShapeResult
 from tests.frontend.graphs import G
 
 QUICK = ["--no-verify", "--target", "x86-64-v2", "--min-cluster-size", "1", "--no-use-tf-shapes"]
@@ -133,12 +135,24 @@ def _directory(path: Path, data: bytes) -> None:
     path.mkdir()
 
 
+def _saved_model(graph_def: bytes) -> bytes:
+    """The wire format of a SavedModel with one meta graph that holds ``graph_def``; all lengths in two bytes."""
+
+    def message(field: int, content: bytes) -> bytes:
+        return bytes([field << 3 | 2, len(content) & 0x7F | 0x80, len(content) >> 7]) + content
+
+    return b"\x08\x01" + message(2, message(2, graph_def))
+
+
 BAD_FILES: dict[str, tuple[str, Callable[[Path, bytes], Any], str]] = {
     "absent": ("bad.pb", _absent, "cannot read"),
     "directory": ("saved_model", _directory, "SavedModels are not supported yet"),
     "truncated": ("bad.pb", lambda path, data: path.write_bytes(data[:-7]), "not a serialized GraphDef"),
     "noise": ("bad.pb", lambda path, data: path.write_bytes(b"\xff" * 99), "not a serialized GraphDef"),
     "not text": ("bad.pbtxt", lambda path, data: path.write_bytes(b"\xff\xfe"), "bad.pbtxt"),
+    "empty": ("bad.pb", lambda path, data: path.write_bytes(b""), "the file is empty"),
+    "saved model": ("saved_model.pb", lambda path, data: path.write_bytes(_saved_model(data)), "this is a SavedModel: SavedModels are not"),
+    "saved model in text": ("bad.pbtxt", lambda path, data: path.write_text("saved_model_schema_version: 1"), "this is a SavedModel"),
     "other text": ("bad.pbtxt", lambda path, data: path.write_text("node { nom: 'x' }"), "text format"),
 }
 
@@ -238,9 +252,52 @@ def test_strict_where_nothing_compiles(tmp_path: Path, capsys: pytest.CaptureFix
     path.write_bytes(serialized(g.proto))
     assert run("optimize", path, "-o", out, *QUICK) == 0
     assert out.read_bytes() == path.read_bytes()
-    assert run("optimize", path, "-o", out, *QUICK, "--strict") == 4
+    capsys.readouterr()
+    for arguments in (["-o", out, "-q"], ["-o", out, "--json"], ["--dry-run", "-q"]):
+        assert run("optimize", path, *arguments, *QUICK, "--strict") == 4
+        error = capsys.readouterr().err
+        assert "--strict: nothing was compiled (0 of 0 clusters): y" in error and "(AsString): " in error
     assert run("inspect", path, "--strict") == 4
-    assert "AsString" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "AsString" in said.out and "--strict: nothing was compiled" in said.err
+
+
+def test_a_strict_dry_run_of_what_compiles(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("optimize", graph, "--dry-run", "--strict", "-q", *QUICK) == 0
+    assert capsys.readouterr().err == ""
+
+
+def nothing_compared(*_: object, **__: object) -> list[ShapeResult]:
+    return [ShapeResult({"x": [n, 8]}, True, "both raise code 3") for n in (1, 2)]
+
+
+def test_verify_that_compares_nothing(graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(verify, "verify_graphs", nothing_compared)
+    assert run("verify", graph, graph) == 5
+    said = capsys.readouterr()
+    assert "nothing was compared" in said.err and "both raise code 3" in said.err and "--shape" in said.err
+    assert "same answers" not in said.out and "worst absolute error" not in said.out
+    assert run("verify", graph, graph, "--json") == 5
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["compared"]) == (False, 0)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_bench_that_times_nothing(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    def skips(*arguments: Any, skipped: Callable[[dict[str, int], str], None], **_: object) -> list[object]:
+        for size in arguments[4]:
+            skipped(size, "not timed: TensorFlow itself raises code 10: no")
+        return []
+
+    monkeypatch.setattr(verify, "bench_graphs", skips)
+    assert run("bench", graph, graph, "--shape", "x/0=3", *form) == 0
+    said = capsys.readouterr()
+    assert "x/0=3: not timed: TensorFlow itself" in said.err and "warning: nothing was timed" in said.err
+    if form:
+        found = json.loads(said.out)
+        assert found["geometric_mean"] is None and found["not_timed"][0]["dims"] == {"x/0": 3}
 
 
 def test_json(graph: Path, optimized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,6 +321,6 @@ def test_verify_with_tensorflow(graph: Path, optimized: Path, capsys: pytest.Cap
     assert run("verify", graph, optimized, "--json", *shape) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out[captured.out.index("{") :])
-    assert found["ok"] and len(found["shapes"]) == 1
+    assert found["ok"] and found["compared"] == len(found["shapes"]) == 1
     assert run("verify", graph, other, *shape) == 5
     assert "DIFFERENT" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,8 @@ def world(monkeypatch: pytest.MonkeyPatch):
         ok = not launched & state["bad"]
         slower = len(launched & state["slow"])
         ms = 10.0 * (1 + 0.3 * slower)
-        times = {"original_ms": 10.0, "optimized_ms": ms} if timing else {}
-        said = "" if ok else "y:0: differs"
+        times: Any = {"original_ms": 10.0, "optimized_ms": ms} if timing and "not timed" not in state else {}
+        said = state.get("not timed", "") if ok else "y:0: differs"
         return [ShapeResult({}, ok, state.get("fails", said), {} if "fails" in state else {"y:0": 0.0}, **times) for _ in sizes]
 
     def fake_serialized(graph):
@@ -96,3 +97,13 @@ def test_nothing_compared_is_not_verified(world, tmp_path: Path, sizes: list, wh
     assert report.verified is None and len(report.compiled_clusters) == len(NAMES)
     assert any("not verified" in w and why in w for w in report.warnings)
     assert "verified against TensorFlow" not in report.to_text()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_nothing_timed_is_a_warning(world, tmp_path: Path, refused: bool) -> None:
+    if refused:
+        world["not timed"] = "not timed: TensorFlow itself raises code 10: no pooling"
+    report = proof.prove("original.pb", make_result(NAMES), [], [{}], tmp_path, timing=True).report
+    assert report.verified is True and len(report.compiled_clusters) == len(NAMES)
+    assert any("nothing was timed" in w for w in report.warnings) is refused
+    assert any("no pooling" in w for w in report.warnings) is refused
