@@ -85,7 +85,7 @@ def markdown(results: list[dict[str, Any]], threads: int, command: str) -> str:
         "",
         "Times are medians in milliseconds of whole `Session` calls; TensorFlow and disc_tf run in interleaved rounds on the same threads.",
         "",
-        "*compile* is the compiler for x86-64-v2, v3 and v4; *command* all of `disc-tf optimize`, start of Python, reading and writing included.",
+        "*compile* is the compiler for x86-64-v2, v3 and v4; *command* all of `disc-tf optimize`, reading and writing included.",
         "",
         "| model | geometric mean | least | compile | command | kernels | peak memory TF | peak memory disc_tf |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -96,7 +96,8 @@ def markdown(results: list[dict[str, Any]], threads: int, command: str) -> str:
         last = r["points"][-1]
         compile = r["report"]["times_ms"]["compile"] / 1e3
         lines.append(
-            f"| {r['model']} | {r['geometric_mean']:.2f}x | {r['minimum']:.2f}x | {compile:.1f} s | {r['compile_seconds']:.1f} s | {kernels} | "
+            f"| {r['model']} | {r['geometric_mean']:.2f}x | {r['minimum']:.2f}x | {compile:.1f} s | "
+            f"{r['compile_seconds']:.1f} s | {kernels} | "
             f"{last['original']['peak_mb']:.0f} MB | {last['optimized']['peak_mb']:.0f} MB |"
         )
     for r in results:
