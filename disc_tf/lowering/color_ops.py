@@ -9,6 +9,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Status
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, keep_dims
+from disc_tf.lowering.reductions import mean
 from disc_tf.lowering.registry import FLOATS, lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -182,8 +183,6 @@ def adjust_contrast(ctx: LoweringContext, _node: NodeView, x: Value, factor: Val
     b = ctx.b
     wide = convert(ctx, x, DType.F32)
     axes = [x.rank - 3, x.rank - 2]
-    total = keep_dims(ctx, ctx.reduce(wide, axes, "add"), wide, axes)
-    count = ctx.broadcast_to(convert(ctx, ctx.dim(product(x.dims[k] for k in axes)), DType.F32), total.dims)
-    mean = ctx.broadcast_to(b.divide(total, count), wide.dims)
-    out = b.add(b.multiply(b.subtract(wide, mean), ctx.broadcast_to(factor, wide.dims)), mean)
+    center = ctx.broadcast_to(keep_dims(ctx, mean(ctx, wide, axes), wide, axes), wide.dims)
+    out = b.add(b.multiply(b.subtract(wide, center), ctx.broadcast_to(factor, wide.dims)), center)
     return convert(ctx, out, x.dtype)

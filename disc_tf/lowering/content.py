@@ -173,6 +173,18 @@ def check_size(ctx: LoweringContext, sizes: Sequence[Dim], message: str) -> None
         ctx.check_dim_cond(s, "GE", 0, message=message)
 
 
+def positive_sizes(ctx: LoweringContext, v: Value, what: str, message: str) -> list[Dim]:
+    """The elements of a vector as plain dims that are known to be at least 1, which is checked; ``what``: the operand, for messages."""
+    sizes = element_dims(ctx, v, what)
+    for d in sizes:
+        ctx.check_dim_cond(d, "GT", 0, message=message)
+    sizes = [ctx.plain_dim(bind_run_time(ctx, d)) for d in sizes]
+    for d in sizes:
+        if d.symbol is not None and ctx.env.bounds(d)[0] == 0:
+            ctx.env.set_range(d, 1, None)
+    return sizes
+
+
 def require_broadcastable(
     ctx: LoweringContext, dims: Sequence[Dim], target: Sequence[Dim], message: str
 ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, dmax
+from disc_tf.ir.dims import Dim
 from disc_tf.lowering.content import element_dims
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.convolution import Padding, paddings, spatial_ints
+from disc_tf.lowering.convolution import Padding, paddings, refuse_centred, spatial_ints, transposed_paddings
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
@@ -58,8 +58,7 @@ def _pads(
     grad: Value,
 ) -> list[Padding]:  # fmt: skip
     """The forward op's paddings, its number of windows checked to be that of the gradient."""
-    if grad.rank == 5 and node.attr("padding") == "SAME" and any(s > k for s, k in zip(strides, window, strict=True)):
-        raise Unsupported("ATTR", f"{node.op} with padding SAME and strides {strides} greater than the window {window}")
+    refuse_centred(node, grad.rank - 2, window, strides)
     pads = paddings(ctx, node, extents, window, strides, dilations, False)
     _same(ctx, node, [(d, p.out) for d, p in zip(grad.dims[1:-1], pads, strict=True)], "size of out_backprop doesn't match computed")
     return pads
@@ -126,18 +125,6 @@ def depthwise_backprop_filter(ctx: LoweringContext, node: NodeView, x: Value, fi
 # ---- of the data -------------------------------------------------------------------------------------------------------
 
 
-def _spread(extents: Sequence[Dim], grad: Value, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
-            pads: Sequence[Padding]) -> tuple[list[Dim], list[Dim]]:  # fmt: skip
-    """Paddings of the gradient, spread by the strides, under which a plain convolution gives ``extents``."""
-    low, high = [], []
-    for pad, have, extent, size, stride, dilation in zip(pads, grad.dims[1:-1], extents, window, strides, dilations, strict=True):
-        reach = (size - 1) * dilation + 1
-        before = reach - 1 - pad.low
-        low.append(before)
-        high.append(extent + (reach - 1) - dmax((have - 1) * stride + 1, 0) - before)
-    return low, high
-
-
 @lowering("Conv3DBackpropInputV2", dtypes=FLOATS, limits=f"{_LIMITS}; no stride is greater than the window with padding SAME")
 def conv3d_backprop_input(ctx: LoweringContext, node: NodeView, sizes: Value, filter: Value, grad: Value) -> Value:
     """The transposed convolution over three axes; the result's shape is ``input_sizes``."""
@@ -150,7 +137,7 @@ def conv3d_backprop_input(ctx: LoweringContext, node: NodeView, sizes: Value, fi
     pairs = [(wanted[0], grad.dims[0]), (wanted[4], filter.dims[3]), (grad.dims[4], filter.dims[4])]
     _same(ctx, node, pairs, "depths and batches must agree")
     pads = _pads(ctx, node, wanted[1:4], window, strides, dilations, grad)
-    low, high = _spread(wanted[1:4], grad, window, strides, dilations, pads)
+    low, high = transposed_paddings(pads, grad.dims[1:-1], wanted[1:4], window, strides, dilations)
     kernel = ctx.b.reverse(ctx.b.transpose(filter, (0, 1, 2, 4, 3)), (0, 1, 2))
     return ctx.b.convolution(
         grad, kernel, padding_low=low, padding_high=high, lhs_dilation=strides, rhs_dilation=dilations,
@@ -172,7 +159,7 @@ def depthwise_backprop_input(ctx: LoweringContext, node: NodeView, sizes: Value,
     _same(ctx, node, pairs, "depths and batches must agree")
     grad = ctx.cast_dims(grad, (*grad.dims[:3], channels * multiplier))
     pads = _pads(ctx, node, wanted[1:3], window, strides, dilations, grad)
-    low, high = _spread(wanted[1:3], grad, window, strides, dilations, pads)
+    low, high = transposed_paddings(pads, grad.dims[1:-1], wanted[1:3], window, strides, dilations)
     kernel = ctx.b.reverse(ctx.b.transpose(filter, (0, 1, 3, 2)), (0, 1))
     return ctx.b.convolution(
         grad, kernel, padding_low=low, padding_high=high, lhs_dilation=strides, rhs_dilation=dilations, groups=int(channels),

@@ -125,6 +125,27 @@ def centred(
     return x if all(s == 0 for s in starts) else ctx.b.slice(x, starts, x.dims)
 
 
+def refuse_centred(node: NodeView, spatial: int, window: Sequence[int], strides: Sequence[int]) -> None:
+    """``Unsupported`` where windows would lie as `centred` has them, for rules that do not know of it."""
+    if spatial == 3 and node.attr("padding") == "SAME" and any(s > k for s, k in zip(strides, window, strict=True)):
+        raise Unsupported("ATTR", f"{node.op} with padding SAME and strides {strides} greater than the window {window}")
+
+
+def transposed_paddings(
+    pads: Sequence[Padding], have: Sequence[Dim], extents: Sequence[Dim], window: Sequence[int], strides: Sequence[int],
+    dilations: Sequence[int],
+) -> tuple[list[Dim], list[Dim]]:  # fmt: skip
+    """Low and high paddings of a gradient of ``have`` windows, spread by the strides, under which windows in steps of one give ``extents``:
+    the inverse of ``pads``."""
+    low, high = [], []
+    for pad, count, extent, size, stride, dilation in zip(pads, have, extents, window, strides, dilations, strict=True):
+        reach = (size - 1) * dilation + 1
+        before = reach - 1 - pad.low
+        low.append(before)
+        high.append(extent + (reach - 1) - dmax((count - 1) * stride + 1, 0) - before)
+    return low, high
+
+
 def channels_last(ctx: LoweringContext, x: Value, first: bool) -> Value:
     """``x`` with its channels moved to the end, if they are dim 1."""
     return ctx.b.transpose(x, (0, *range(2, x.rank), 1)) if first else x
@@ -250,15 +271,9 @@ def conv2d_backprop_input(ctx: LoweringContext, node: NodeView, sizes: Value, fi
     extents = [ctx.plain_dim(d) for d in extents]
     pads = paddings(ctx, node, extents, window, strides, dilations, first)
     ctx.check_dims_eq(data.dims[-1], filter.dims[3], message="filter and out_backprop must have the same out_depth")
-    low, high = [], []
-    for pad, have, extent, size, stride, dilation in zip(
-        pads, data.dims[1:-1], extents, window, strides, dilations, strict=True
-    ):
+    for have, pad in zip(data.dims[1:-1], pads, strict=True):
         ctx.check_dims_eq(have, pad.out, message=f"Size of out_backprop doesn't match computed: actual = {have}, expected = {pad.out}")
-        reach = (size - 1) * dilation + 1
-        before = reach - 1 - pad.low
-        low.append(before)
-        high.append(extent + (reach - 1) - dmax((have - 1) * stride + 1, 0) - before)
+    low, high = transposed_paddings(pads, data.dims[1:-1], extents, window, strides, dilations)
     kernel = ctx.b.reverse(ctx.b.transpose(filter, (0, 1, 3, 2)), (0, 1))
     y = ctx.b.convolution(
         data, kernel, padding_low=low, padding_high=high, lhs_dilation=strides, rhs_dilation=dilations,

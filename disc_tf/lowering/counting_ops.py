@@ -86,12 +86,19 @@ def _count(ctx: LoweringContext, values: Value, size: Dim, weights: Value | None
     kind = "assign" if binary else "add"
     if values.rank < 2:
         return add_at(ctx, size, b.reshape(wide, [n]), updates, kind)
-    rows = values.dims[0]
-    row = b.multiply(b.iota(DType.I64, values.dims, 0), ctx.broadcast_to(ctx.dim(size), values.dims))
-    inside = b.compare(wide, ctx.broadcast_to(ctx.dim(size), values.dims), "LT")
-    at = b.select(inside, b.add(row, wide), ctx.broadcast_to(ctx.dim(rows * size), values.dims))
-    flat = add_at(ctx, rows * size, b.reshape(at, [n]), updates, kind)
-    return b.reshape(flat, [rows, size])
+    row = b.iota(DType.I64, values.dims, 0)
+    return count_rows(ctx, b.reshape(row, [n]), b.reshape(wide, [n]), values.dims[0], size, updates, kind)
+
+
+def count_rows(
+    ctx: LoweringContext, row: Value, values: Value, rows: Dim, size: Dim, updates: Value, kind: str
+) -> Value:  # fmt: skip
+    """``[rows, size]``: updates added (or assigned) at ``[row, value]``; values from ``size`` on are skipped. Vectors of i64."""
+    b = ctx.b
+    bins = ctx.broadcast_to(ctx.dim(size), values.dims)
+    at = b.add(b.multiply(row, bins), values)
+    at = b.select(b.compare(values, bins, "LT"), at, ctx.broadcast_to(ctx.dim(rows * size), values.dims))
+    return b.reshape(add_at(ctx, rows * size, at, updates, kind), [rows, size])
 
 
 @lowering("Bincount", dtypes={"T": SUMS})

@@ -6,7 +6,7 @@ from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.cast import cast_value
-from disc_tf.lowering.content import bind_run_time, element_dims, require_broadcastable
+from disc_tf.lowering.content import positive_sizes, require_broadcastable
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.node import NodeView
@@ -22,14 +22,7 @@ def _size(ctx: LoweringContext, v: Value, message: str) -> list[Dim]:
     """A vector of two positive sizes as dims."""
     if v.rank != 1 or (v.dims[0].is_static and int(v.dims[0]) != 2):
         raise invalid(f"{message}: {v.type}")
-    sizes = element_dims(ctx, v, "the size")
-    for d in sizes:
-        ctx.check_dim_cond(d, "GT", 0, message=message)
-    sizes = [ctx.plain_dim(bind_run_time(ctx, d)) for d in sizes]
-    for d in sizes:
-        if d.symbol is not None and ctx.env.bounds(d)[0] == 0:
-            ctx.env.set_range(d, 1, None)
-    return sizes
+    return positive_sizes(ctx, v, "the size", message)
 
 
 def _number(ctx: LoweringContext, d: Dim, dtype: DType, dims: tuple[Dim, ...]) -> Value:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import ml_dtypes
-
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType
-from disc_tf.lowering.content import bind, scalar_dim
+from disc_tf.lowering.content import bind, require_broadcastable, scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.data_dependent import bind_count, prefix
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.numerics import lowest
 from disc_tf.lowering.registry import lowering
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.symbolic import maximum, minimum
@@ -32,10 +31,6 @@ def _check_between(ctx: LoweringContext, v: Value, low: float, high: float | Non
     if high is not None:
         ok = ctx.b.and_(ok, ctx.b.compare(v, ctx.scalar(high, v.dtype), "LE"))
     ctx.check(ok, message=message)
-
-
-def _lowest(ctx: LoweringContext, dtype: DType) -> Value:
-    return ctx.scalar(float(ml_dtypes.finfo(dtype.np).min), dtype)
 
 
 def _sizes(ctx: LoweringContext, data: Value, scores: Value, columns: Dim | None, what: str) -> tuple[Value, Value]:
@@ -62,7 +57,7 @@ def _suppress(
     if limit.rank:
         raise invalid(f"max_output_size must be 0-D, got shape {limit.type}")
     threshold = _scalar(ctx, threshold, dtype, "iou_threshold")
-    least = _lowest(ctx, dtype) if least is None else _scalar(ctx, least, dtype, "score_threshold")
+    least = ctx.scalar(lowest(dtype), dtype) if least is None else _scalar(ctx, least, dtype, "score_threshold")
     if not overlaps:
         _check_between(ctx, threshold, 0, 1, "iou_threshold must be in [0, 1]")
     if sigma is None:
@@ -163,9 +158,7 @@ def combined_nms(
     ctx.check_dims_eq(boxes.dims[0], batch, message="boxes and scores must have same batch size")
     ctx.check_dims_eq(boxes.dims[1], n, message="number of boxes must be same as the number of scores")
     shared = boxes.dims[2]
-    if shared != 1 and ctx.env.is_equal(shared, classes) is not True:
-        same = (ctx.b.compare(ctx.dim(shared), ctx.dim(d), "EQ") for d in (Dim.of(1), classes))
-        ctx.check(ctx.b.or_(*same), message="third dimension of boxes must be either 1 or num classes")
+    require_broadcastable(ctx, [shared], [classes], "third dimension of boxes must be either 1 or num classes")
     boxes = ctx.cast_dims(boxes, [batch, n, shared, 4])
     if node.attr("pad_per_class", False):
         most = minimum(ctx.env, most, each * classes)

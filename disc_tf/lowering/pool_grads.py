@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, dmax, product
+from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.lowering.content import constant_ints, element_dims
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.convolution import Padding, paddings, spatial_ints
+from disc_tf.lowering.convolution import Padding, paddings, refuse_centred, spatial_ints, transposed_paddings
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, lowest, widen
-from disc_tf.lowering.pooling import _count
+from disc_tf.lowering.pooling import window_elements
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -133,30 +133,18 @@ def avg_pool_grad(ctx: LoweringContext, node: NodeView, shape: Value, grad: Valu
         ctx.check_dim_cond(d, "GE", 0, message="orig_input_shape must be non-negative")
     dims = [ctx.plain_dim(d) for d in dims]
     window, steps = _window(node, node.ints("ksize"), node.ints("strides"), rank)
-    if rank == 5 and node.attr("padding") == "SAME" and any(s > k for s, k in zip(steps, window, strict=True)):
-        raise Unsupported("ATTR", f"{node.op} with padding SAME and strides {steps} greater than the window {window}")
+    refuse_centred(node, rank - 2, window, steps)
     pads = paddings(ctx, node, dims[1:-1], window, steps, (1,) * (rank - 2), False)
     wanted = (dims[0], *(p.out for p in pads), dims[-1])
     for have, want in zip(grad.dims, wanted, strict=True):
         ctx.check_dims_eq(have, want, message=f"Expected grad shape to be {[str(d) for d in wanted]}, but got {grad.type}")
     b = ctx.b
     part = widen(ctx, ctx.cast_dims(grad, wanted))
-    full = 1
-    count: Value | None = None
-    for axis, (pad, extent, size, step) in enumerate(zip(pads, dims[1:-1], window, steps, strict=True), 1):
-        n = _count(ctx, pad, extent, size, step, part.dtype)
-        if n is None:
-            full *= size
-            continue
-        along = b.broadcast_in_dim(n, part.dims, (axis,))
-        count = along if count is None else b.multiply(count, along)
-    whole = ctx.splat(float(full), part)
-    part = b.divide(part, whole if count is None else b.multiply(count, whole))
-    low, high = [Dim.of(0)] * rank, [Dim.of(0)] * rank
-    for axis, (pad, extent, size, step) in enumerate(zip(pads, dims[1:-1], window, steps, strict=True), 1):
-        low[axis] = size - 1 - pad.low
-        high[axis] = extent + (size - 1) - dmax((pad.out - 1) * step + 1, 0) - low[axis]
+    part = b.divide(part, window_elements(ctx, part, dims[1:-1], window, steps, pads))
+    ones, zero = (1,) * (rank - 2), Dim.of(0)
+    low, high = transposed_paddings(pads, [p.out for p in pads], dims[1:-1], window, steps, ones)
     out = b.reduce_window(
-        [part], [ctx.scalar(0, part.dtype)], "add", (1, *window, 1), None, low, high, base_dilations=(1, *steps, 1), dims=dims
+        [part], [ctx.scalar(0, part.dtype)], "add", (1, *window, 1), None, (zero, *low, zero), (zero, *high, zero),
+        base_dilations=(1, *steps, 1), dims=dims,
     )[0]  # fmt: skip
     return convert(ctx, out, grad.dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from disc_tf.ir.core import Block, Value
@@ -80,21 +82,28 @@ def _avg_pool(ctx: LoweringContext, node: NodeView, x: Value, default: str) -> V
     data, window, steps, pads, first = _windows(ctx, node, x, node.ints("ksize"), node.ints("strides"), default)
     wide = widen(ctx, data)
     total = _reduce_window(ctx, wide, ctx.scalar(0, wide.dtype), "add", window, steps, pads)
-    count: Value | None = None
-    for axis, (pad, extent, size, step) in enumerate(zip(pads, data.dims[1:-1], window, steps, strict=True), 1):
-        n = _count(ctx, pad, extent, size, step, wide.dtype)
-        if n is None:
-            continue
-        spread = ctx.b.broadcast_in_dim(n, total.dims, (axis,))
-        count = spread if count is None else ctx.b.multiply(count, spread)
-    full = ctx.splat(float(np.prod([size for size, n in zip(window, pads, strict=True) if _inside(n)])), total)
-    count = full if count is None else ctx.b.multiply(count, full)
+    count = window_elements(ctx, total, data.dims[1:-1], window, steps, pads)
     return channels_back(ctx, convert(ctx, ctx.b.divide(total, count), x.dtype), first)
 
 
 def _inside(pad: Padding) -> bool:
     """Whether no window reaches beyond the data."""
     return pad.low == 0 and pad.high == 0
+
+
+def window_elements(
+    ctx: LoweringContext, like: Value, extents: Sequence[Dim], window: Sequence[int], steps: Sequence[int], pads: Sequence[Padding]
+) -> Value:
+    """How many elements of the data each window has, of the dims and type of ``like``: ``[batch, windows..., channels]``."""
+    count: Value | None = None
+    for axis, (pad, extent, size, step) in enumerate(zip(pads, extents, window, steps, strict=True), 1):
+        n = _count(ctx, pad, extent, size, step, like.dtype)
+        if n is None:
+            continue
+        spread = ctx.b.broadcast_in_dim(n, like.dims, (axis,))
+        count = spread if count is None else ctx.b.multiply(count, spread)
+    full = ctx.splat(float(np.prod([size for size, p in zip(window, pads, strict=True) if _inside(p)])), like)
+    return full if count is None else ctx.b.multiply(count, full)
 
 
 def _count(ctx: LoweringContext, pad: Padding, extent: Dim, size: int, step: int, dtype: DType) -> Value | None:

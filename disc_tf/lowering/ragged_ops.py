@@ -9,7 +9,7 @@ from disc_tf.ir.dims import Dim, dmax, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import bind, require_broadcastable
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.counting_ops import SUMS, add_at, bins_of, non_negative, weights_of
+from disc_tf.lowering.counting_ops import SUMS, add_at, bins_of, count_rows, non_negative, weights_of
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.join_split import concat
@@ -40,6 +40,14 @@ def row_ids(ctx: LoweringContext, ends: Value, total: Dim) -> Value:
     """The row of each of ``total`` elements, by the ascending ends (i64) of the rows: how many rows end before it."""
     ones = ctx.full(1, DType.I64, ends.dims)
     return ctx.b.scan(add_at(ctx, total, ends, ones), 0, "add")
+
+
+def _spread_rows(ctx: LoweringContext, splits: Value) -> tuple[Value, Value]:
+    """(row, place in it) of each element of rows that start at ``splits`` (i64, ascending from 0, one more than there are rows)."""
+    b = ctx.b
+    total = ctx.fresh_dim(b.maximum(last_of(ctx, splits), ctx.scalar(0, DType.I64)))
+    row = row_ids(ctx, b.slice(splits, [1], [splits.dims[0]]), total)
+    return row, b.subtract(b.iota(DType.I64, [total], 0), take(ctx, splits, row))
 
 
 def _vector(v: Value, name: str) -> Value:
@@ -95,9 +103,7 @@ def ragged_range(
     sizes = b.select(b.compare(span, zero, "GT"), b.add(steps, one), zero)
     splits = splits_of(ctx, sizes)
     ctx.check(b.compare(splits, ctx.splat(0, splits), "GE"), message="The ranges have more elements than can be counted")
-    total = ctx.fresh_dim(b.maximum(last_of(ctx, splits), ctx.scalar(0, DType.I64)))
-    row = row_ids(ctx, b.slice(splits, [1], [rows[0] + 1]), total)
-    inside = b.subtract(b.iota(DType.I64, [total], 0), take(ctx, splits, row))
+    row, inside = _spread_rows(ctx, splits)
     values = b.add(take(ctx, start, row), b.multiply(inside, take(ctx, delta, row)))
     return [b.convert(splits, node.dtype("Tsplits", DType.I64)), b.convert(values, starts.dtype)]
 
@@ -126,9 +132,7 @@ def ragged_gather(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Va
     starts = take(ctx, splits, indices)
     sizes = take(ctx, lengths, indices)
     out_splits = splits_of(ctx, sizes)
-    total = ctx.fresh_dim(b.maximum(last_of(ctx, out_splits), ctx.scalar(0, DType.I64)))
-    row = row_ids(ctx, b.slice(out_splits, [1], [indices.dims[0] + 1]), total)
-    inside = b.subtract(b.iota(DType.I64, [total], 0), take(ctx, out_splits, row))
+    row, inside = _spread_rows(ctx, out_splits)
     source = b.add(take(ctx, starts, row), inside)
     return [b.convert(out_splits, dtype), take(ctx, values, source)]
 
@@ -264,10 +268,6 @@ def ragged_bincount(
     wide = non_negative(ctx, values)
     # A row that ends before the one in front of it is empty.
     row = row_ids(ctx, b.scan(b.slice(ends, [1], [rows + 1]), 0, "max"), n)
-    inside = b.compare(wide, ctx.broadcast_to(ctx.dim(bins), [n]), "LT")
-    at = b.add(b.multiply(row, ctx.broadcast_to(ctx.dim(bins), [n])), wide)
-    at = b.select(inside, at, ctx.broadcast_to(ctx.dim(rows * bins), [n]))
     binary = bool(node.attr("binary_output", False))
     updates = ctx.full(1, weights.dtype, [n]) if binary or w is None else w
-    flat = add_at(ctx, rows * bins, at, updates, "assign" if binary else "add")
-    return b.reshape(flat, [rows, bins])
+    return count_rows(ctx, row, wide, rows, bins, updates, "assign" if binary else "add")

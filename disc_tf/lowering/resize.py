@@ -14,7 +14,7 @@ import numpy as np
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, dmax
 from disc_tf.ir.types import DType
-from disc_tf.lowering.content import bind_run_time, element_dims
+from disc_tf.lowering.content import positive_sizes
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert
@@ -117,14 +117,8 @@ def _image_axes(ctx: LoweringContext, node: NodeView, x: Value, size: Value) -> 
         raise invalid(f"shape_t must be 1-dimensional: {size.type}")
     if size.dims[0].is_static and int(size.dims[0]) != 2:
         raise invalid(f"shape_t must have two elements: {size.type}")
-    wanted = element_dims(ctx, size, f"size of {node.op}")
-    for d in wanted:
-        ctx.check_dim_cond(d, "GT", 0, message="output dimensions must be positive")
-    wanted = [ctx.plain_dim(bind_run_time(ctx, d)) for d in wanted]
-    for d in wanted:
-        if d.symbol is not None and ctx.env.bounds(d)[0] == 0:
-            ctx.env.set_range(d, 1, None)
-    return _checked(ctx, node, x, (x.dims[1], x.dims[2]), (wanted[0], wanted[1]))
+    height, width = positive_sizes(ctx, size, f"size of {node.op}", "output dimensions must be positive")
+    return _checked(ctx, node, x, (x.dims[1], x.dims[2]), (height, width))
 
 
 def _along(ctx: LoweringContext, v: Value, like: Value, axis: int) -> Value:
@@ -364,10 +358,8 @@ def resize_nearest_grad(ctx: LoweringContext, node: NodeView, grads: Value, size
         raise invalid(f"input must be 4-dimensional: {grads.type}")
     if size.rank != 1 or (size.dims[0].is_static and int(size.dims[0]) != 2):
         raise invalid(f"shape_t must have two elements: {size.type}")
-    wanted = element_dims(ctx, size, "size of ResizeNearestNeighborGrad")
-    for d in wanted:
-        ctx.check_dim_cond(d, "GT", 0, message="output dimensions must be positive")
-    source = tuple(ctx.plain_dim(bind_run_time(ctx, d)) for d in wanted)
-    rows, columns = _checked(ctx, node, grads, (source[0], source[1]), (grads.dims[1], grads.dims[2]))
+    height, width = positive_sizes(ctx, size, f"size of {node.op}", "output dimensions must be positive")
+    source = (height, width)
+    rows, columns = _checked(ctx, node, grads, source, (grads.dims[1], grads.dims[2]))
     where, updates = _taps(ctx, [rows.nearest()], [columns.nearest()], lambda _i, _k: grads)
     return _scatter_add(ctx, where, updates, (grads.dims[0], *source, grads.dims[3]))

@@ -75,7 +75,7 @@ def length_of_indices(ctx: LoweringContext, indices: Value, message: str) -> Dim
     return ctx.fresh_dim(ctx.b.maximum(ctx.b.add(last, ctx.scalar(1, DType.I64)), ctx.scalar(0, DType.I64)))
 
 
-def check_elements(ctx: LoweringContext, dims: Sequence[Dim], message: str, code: Status = Status.INVALID_ARGUMENT) -> None:
+def check_countable(ctx: LoweringContext, dims: Sequence[Dim], message: str, code: Status = Status.INVALID_ARGUMENT) -> None:
     """Require that extents, multiplied one after the other, stay below 2^63: TensorFlow does, also for a tensor that nobody makes."""
     most, unsure = 1, False
     for d in dims:
@@ -106,4 +106,4 @@ def check_product(
     return total
 
 
-__all__ = ["check_elements", "check_product", "column", "length_of_indices", "row_major_order", "scatter_rows", "take"]
+__all__ = ["check_countable", "check_product", "column", "length_of_indices", "row_major_order", "scatter_rows", "take"]

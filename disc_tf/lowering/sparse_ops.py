@@ -21,7 +21,7 @@ from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
-from disc_tf.lowering.rows import check_elements, check_product, column, row_major_order, take
+from disc_tf.lowering.rows import check_countable, check_product, column, row_major_order, take
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.tracing import traced
 
@@ -61,7 +61,7 @@ def matrix(indices: Value, what: str = "indices") -> None:
 
 def flat_positions(ctx: LoweringContext, indices: Value, dims: Sequence[Dim], axes: Sequence[int] | None = None) -> Value:
     """The row-major position of every entry in a tensor of ``dims``, or of those of them in ``axes``: that has less than 2^63 elements
-    (`check_elements`). Only extents are multiplied with: beside an extent of 0 their products may be beyond all integers."""
+    (`check_countable`). Only extents are multiplied with: beside an extent of 0 their products may be beyond all integers."""
     total: Value | None = None
     for k in range(len(dims)) if axes is None else axes:
         part = column(ctx, indices, k)
@@ -96,7 +96,7 @@ def sparse_reshape(ctx: LoweringContext, _node: NodeView, indices: Value, shape:
     if new_shape.rank != 1:
         raise invalid(f"Target shape should be a vector but received shape {new_shape.type}")
     dims = extents(ctx, shape, "Input shape")
-    check_elements(ctx, dims, OVERFLOW)
+    check_countable(ctx, dims, OVERFLOW)
     indices = with_rank(ctx, indices, len(dims), "Input tensor rank must match input shape length.")
     target = _new_dims(ctx, dims, new_shape)
     out_shape = ctx.from_dims(target, DType.I64)
@@ -148,7 +148,7 @@ def _new_dims(ctx: LoweringContext, dims: Sequence[Dim], new_shape: Value) -> li
             raise invalid(f"size {i} must be non-negative, not {s}")
     if len(wild) > 1:
         raise invalid(f"only one output dimension may be -1, not both {wild[0]} and {wild[1]}")
-    check_elements(ctx, [s for s in sizes if s != -1], OVERFLOW)
+    check_countable(ctx, [s for s in sizes if s != -1], OVERFLOW)
     have = product(dims)
     message = f"Input to reshape is a tensor with {have} dense values, but the requested shape has another number"
     if wild:
@@ -355,7 +355,7 @@ def sparse_reduce(
     over = {a + len(dims) * (a < 0) for a in constant_ints(ctx, axes, "the axes of a sparse reduction")}
     if any(not 0 <= a < len(dims) for a in over):
         raise invalid(f"Invalid reduction dimensions for input with {len(dims)} dimensions.")
-    check_elements(ctx, dims, OVERFLOW)
+    check_countable(ctx, dims, OVERFLOW)
     kept = [k for k in range(len(dims)) if k not in over]
     for k in range(len(dims)):
         check_in_range(ctx, column(ctx, indices, k), dims[k], "index is out of bounds")

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, dmin
 from disc_tf.ir.types import DType
-from disc_tf.lowering.content import bind, constant_int
+from disc_tf.lowering.content import bind, constant_int, require_broadcastable
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.data_dependent import nonzero
 from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
-from disc_tf.lowering.rows import check_elements, column, row_major_order, take
+from disc_tf.lowering.rows import check_countable, column, row_major_order, take
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.sparse_ops import OVERFLOW, entries, extents, flat_positions, matrix, with_rank
 
@@ -53,7 +53,7 @@ def sparse_slice(
         ctx.check_dims_eq(v.dims[0], rank, message=f"Expected {name} to be a vector of length {rank}")
     start, size = (ctx.cast_dims(v, [rank]) for v in (start, size))
     indices = with_rank(ctx, indices, rank, "Expected the second dimension of indices to be the length of shape")
-    check_elements(ctx, extents(ctx, shape, "Input shape"), OVERFLOW)
+    check_countable(ctx, extents(ctx, shape, "Input shape"), OVERFLOW)
     zero = ctx.splat(0, size)
     ctx.check(ctx.b.compare(size, zero, "GE"), message="Expected a non-negative size")
     left = ctx.b.maximum(ctx.b.minimum(size, ctx.b.subtract(shape, start)), zero)
@@ -67,7 +67,7 @@ def sparse_split(
     """Pieces along an axis, the first ones longer by one where the extent does not divide."""
     matrix(indices, "Input indices")
     dims = extents(ctx, shape, "Input shape")
-    check_elements(ctx, dims, OVERFLOW)
+    check_countable(ctx, dims, OVERFLOW)
     axis = constant_int(ctx, split_dim, "split_dim of SparseSplit")
     if not -len(dims) <= axis < len(dims):
         raise invalid(f"Input split_dim should be between [{-len(dims)}, {len(dims)}), got {axis}")
@@ -114,7 +114,7 @@ def sparse_concat(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Va
         raise invalid(f"Concat dimension must be in range [{-rank}, {rank}), got {axis}")
     axis %= rank
     for s in shapes:
-        check_elements(ctx, s, OVERFLOW, Status.INTERNAL)
+        check_countable(ctx, s, OVERFLOW, Status.INTERNAL)
     for s in shapes[1:]:
         for k in range(rank):
             if k != axis:
@@ -147,14 +147,13 @@ def sparse_dense_cwise(
     matrix(indices, "Input sp_indices")
     values = entries(ctx, indices, values, "Input sp_values must have as many elements as there are indices")
     dims = extents(ctx, shape, "Input sp_shape")
-    check_elements(ctx, dims, OVERFLOW)
+    check_countable(ctx, dims, OVERFLOW)
     indices = with_rank(ctx, indices, len(dims), "Input sp_indices must have as many columns as sp_shape has elements")
     message = f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: {dims} vs. {dense.type}"
     skip = len(dims) - dense.rank
     if skip < 0:
         raise invalid(message)
-    for d, s in zip(dense.dims, dims[skip:], strict=True):
-        _require_one_or_equal(ctx, d, s, message)
+    require_broadcastable(ctx, dense.dims, dims[skip:], message)
     for k, s in enumerate(dims):
         check_in_range(ctx, column(ctx, indices, k), s, "Provided indices are out-of-bounds w.r.t. dense side with broadcasted shape")
     if node.op == "SparseDenseCwiseDiv":
@@ -175,16 +174,6 @@ def sparse_dense_cwise(
     return getattr(ctx.b, _CWISE[node.op])(values, picked)
 
 
-def _require_one_or_equal(ctx: LoweringContext, d: Dim, s: Dim, message: str) -> None:
-    if d == 1 or ctx.env.is_equal(d, s) is True:
-        return
-    if ctx.env.is_equal(d, 1) is False:
-        ctx.check_dims_eq(d, s, message=message)
-        return
-    same, one = (ctx.b.compare(ctx.dim(d), ctx.dim(x), "EQ") for x in (s, 1))
-    ctx.check(ctx.b.or_(same, one), message=message)
-
-
 # ---- SparseSoftmax ---------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +184,7 @@ def sparse_softmax(ctx: LoweringContext, _node: NodeView, indices: Value, values
     dims = extents(ctx, shape, "Input sp_shape")
     if len(dims) < 2:
         raise invalid(f"Input should have rank >= 2, but received shape: {dims}")
-    check_elements(ctx, dims, OVERFLOW)
+    check_countable(ctx, dims, OVERFLOW)
     values = entries(ctx, indices, values, "Input sp_values must have as many elements as there are indices")
     indices = with_rank(ctx, indices, len(dims), "Input sp_indices must have as many columns as sp_shape has elements")
     order = row_major_order(ctx, indices)

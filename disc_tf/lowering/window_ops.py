@@ -11,7 +11,7 @@ from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.blocks import batch_to_space, space_to_batch
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.convolution import paddings, spatial_ints
+from disc_tf.lowering.convolution import paddings, refuse_centred, spatial_ints
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, lowest, widen
@@ -25,8 +25,7 @@ def _extract(ctx: LoweringContext, node: NodeView, x: Value, rank: int) -> Value
         raise invalid(f"input must be {rank}-dimensional: {x.type}")
     spatial = rank - 2
     window, strides, rates = (spatial_ints(node, name, spatial, False) for name in ("ksizes", "strides", "rates"))
-    if spatial == 3 and node.attr("padding") == "SAME" and any(s > k for s, k in zip(strides, window, strict=True)):
-        raise Unsupported("ATTR", f"{node.op} with padding SAME and strides {strides} greater than the window {window}")
+    refuse_centred(node, spatial, window, strides)
     pads = paddings(ctx, node, x.dims[1:-1], window, strides, rates, False)
     seen = patches(ctx, x, window, strides, rates, pads)
     return ctx.b.reshape(seen, (*seen.dims[: spatial + 1], product(seen.dims[spatial + 1 :])))

@@ -1,4 +1,4 @@
-"""Elements picked by computed positions: rows along an axis, and the patches that a window passes over. No rules here."""
+"""The patches that a window passes over. No rules here."""
 
 from __future__ import annotations
 
