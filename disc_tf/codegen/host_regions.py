@@ -20,7 +20,7 @@ from disc_tf.codegen.llvm import I8, I64, Ty, V, int_ty
 from disc_tf.fusion.outline import RegionFunction
 from disc_tf.fusion.types import Fusion, PrepareEntry
 from disc_tf.ir.core import Op, Value
-from disc_tf.ir.dims import Dim
+from disc_tf.ir.dims import Dim, product
 
 
 @dataclasses.dataclass(eq=False)
@@ -180,9 +180,7 @@ class RegionEmitter(BodyEmitter):
         row = _row_bytes(carried, axis)
         target = b.gep(self.pointer(self.buffers.places[carried]), b.mul(at, self.dims.i64(row)), I8)
         source = self.pointer(self.buffers.places[update])
-        outer = Dim.of(1)
-        for d in carried.dims[:axis]:
-            outer = outer * d
+        outer = product(carried.dims[:axis])
 
         def copy() -> None:
             if outer == 1:
@@ -200,10 +198,7 @@ class RegionEmitter(BodyEmitter):
 
 
 def _row_bytes(v: Value, axis: int) -> Dim:
-    out = Dim.of(v.dtype.bytes)
-    for d in v.dims[axis + 1 :]:
-        out = out * d
-    return out
+    return product(v.dims[axis + 1 :]) * v.dtype.bytes
 
 
 def copy_value(e: BodyEmitter, target: V, source: V, v: Value) -> None:

@@ -28,6 +28,7 @@ _NO_SAVED_MODEL = "SavedModels are not supported yet, give a frozen GraphDef (.p
 _SAVED_MODEL = re.compile(rb"\x08[\x00-\x7f]\x12")
 _SAVED_MODEL_TEXT = re.compile(rb"\s*saved_model_schema_version\s*:")
 
+
 class CommandError(Exception):
     """Ends the command with a message and an exit code."""
 

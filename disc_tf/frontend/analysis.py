@@ -35,6 +35,8 @@ MAX_CONTENT_BYTES = 64 << 10
 #: ops that feed the graph and are never compiled; not worth a line in the report
 SOURCES = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "PlaceholderV2", "VarHandleOp"})
 _READS = frozenset({"ReadVariableOp", "VariableV2", "Variable", "VarHandleOp", "AutoReloadVariable"})
+_LEGACY = "legacy control flow that was not made functional (a warning says why); a graph frozen with lower_control_flow=False has none"
+_IN_FRAME = f"inside a loop or conditional of {_LEGACY}"
 
 
 @dataclasses.dataclass
@@ -101,9 +103,6 @@ def analyse(
     for node in order:
         walk.visit(node)
     return walk.result
-
-_LEGACY = "legacy control flow that was not made functional (a warning says why); a graph frozen with lower_control_flow=False has none"
-_IN_FRAME = f"inside a loop or conditional of {_LEGACY}"
 
 
 class _Walk:

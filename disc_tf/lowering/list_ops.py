@@ -98,7 +98,7 @@ def resize(ctx: LoweringContext, _node: NodeView, handle: Value, size: Value) ->
     if not longer and not v.filled and not v.is_declared:
         raise Unsupported("SHAPE", "a list loses elements, and those that are left may not be set")
     if v.stack is None:
-        return TensorList(v.dtype, n, v.declared, None, v, filled=v.filled and shorter, limit=v.limit)
+        return v.changed(length=n, filled=v.filled and shorter, any_set=False)
     x = dense(ctx, v)
     if shorter:
         return v.with_stack(_first(ctx, x, n))
@@ -208,8 +208,7 @@ def list_concat(ctx: LoweringContext, node: NodeView, handle: Value, *rest: Valu
 @lowering("TensorListScatterV2", "TensorListScatter", dtypes=_TYPES, limits="the list is used in its cluster only")
 def list_scatter(ctx: LoweringContext, node: NodeView, x: Value, indices: Value, shape: Value, *rest: Value) -> Value:
     """A list with the slices of ``x`` at the given numbers; the last of several for one number."""
-    if indices.rank != 1 or not x.rank:
-        raise Unsupported("INVALID", "TensorListScatter takes a vector of indices and a tensor of at least one dimension")
+    _check_scatter(x, indices)
     declared = declared_shape(ctx, shape)
     merge_shapes(ctx, declared, x.dims[1:], "Specified a list with shape that is incompatible with the tensor's")
     b = ctx.b
@@ -233,8 +232,7 @@ def list_scatter(ctx: LoweringContext, node: NodeView, x: Value, indices: Value,
 def scatter_into(ctx: LoweringContext, node: NodeView, handle: Value, x: Value, indices: Value) -> Value:
     """The list with the slices of ``x`` at the given numbers; the last of several for one number."""
     v = _of_type(node, handle)
-    if indices.rank != 1 or not x.rank:
-        raise Unsupported("INVALID", "TensorListScatter takes a vector of indices and a tensor of at least one dimension")
+    _check_scatter(x, indices)
     b, message = ctx.b, "Tried to scatter tensors of an incompatible shape into a TensorList"
     ctx.check_dims_eq(x.dims[0], indices.dims[0], message="Invalid number of rows in input tensor")
     if v.element_dims is None:
@@ -256,6 +254,11 @@ def scatter_into(ctx: LoweringContext, node: NodeView, handle: Value, x: Value, 
     if isinstance(v.any_set, Value):
         some = b.or_(some, v.any_set)
     return v.with_stack(stack, any_set=v.any_set is True or some)
+
+
+def _check_scatter(x: Value, indices: Value) -> None:
+    if indices.rank != 1 or not x.rank:
+        raise Unsupported("INVALID", "TensorListScatter takes a vector of indices and a tensor of at least one dimension")
 
 
 def _scatter(ctx: LoweringContext, stack: Value, indices: Value, rows: Value, message: str) -> Value:

@@ -8,6 +8,7 @@ them; where their shape comes from a set element alone, run time checks that the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from disc_tf.ir.core import Block, Value
 from disc_tf.ir.dims import Dim, dmax
@@ -76,24 +77,19 @@ class TensorList(Value):
             return None
         return tuple(d for d in self.declared if d is not None)
 
+    def changed(self, **fields: Any) -> TensorList:
+        """The list but for some fields."""
+        new = {k: fields.get(k, getattr(self, k)) for k in self.__slots__}
+        return TensorList(self.dtype, new.pop("length"), new.pop("declared"), new.pop("stack"), fields.get("stack", self), **new)
+
     def with_stack(self, stack: Value, *, filled: bool | None = None, any_set: bool | Value | None = None) -> TensorList:
         """The list with other elements; its length is their number."""
-        return TensorList(
-            self.dtype,
-            stack.dims[0],
-            self.declared,
-            stack,
-            stack,
-            filled=self.filled if filled is None else filled,
-            any_set=self.any_set if any_set is None else any_set,
-            limit=self.limit,
-        )
+        marks = {k: v for k, v in (("filled", filled), ("any_set", any_set)) if v is not None}
+        return self.changed(stack=stack, length=stack.dims[0], **marks)
 
     def declaring(self, declared: tuple[Dim | None, ...] | None) -> TensorList:
         """The list with another declared shape of its elements."""
-        return TensorList(
-            self.dtype, self.length, declared, self.stack, self, filled=self.filled, any_set=self.any_set, limit=self.limit
-        )
+        return self.changed(declared=declared)
 
 
 def require_shape(ctx: LoweringContext, v: TensorList, declared: Sequence[Dim | None] | None, message: str) -> None:
@@ -216,7 +212,8 @@ def get_item(ctx: LoweringContext, node: NodeView, handle: Value, index: Value, 
     v = as_list(handle)
     if v.dtype is not node.dtype("element_dtype"):
         raise Unsupported("INVALID", "the list has elements of another type")
-    declared = merge_shapes(ctx, v.declared, declared_shape(ctx, shape), "Incompatible element_shape in TensorListGetItem")
+    asked = declared_shape(ctx, shape)
+    declared = merge_shapes(ctx, v.declared, asked, "Incompatible element_shape in TensorListGetItem")
     if v.element_dims is None:
         v = v.declaring(declared)
     else:
@@ -224,7 +221,7 @@ def get_item(ctx: LoweringContext, node: NodeView, handle: Value, index: Value, 
             ctx, v, declared, "Trying to read an uninitialized tensor but element_shape is not fully defined and no list element is set"
         )
     x = dense(ctx, v)
-    merge_shapes(ctx, declared_shape(ctx, shape), x.dims[1:], "Incompatible element_shape in TensorListGetItem")
+    merge_shapes(ctx, asked, x.dims[1:], "Incompatible element_shape in TensorListGetItem")
     starts = _checked_index(ctx, v, index, "access")
     starts += [ctx.scalar(0, index.dtype)] * (x.rank - 1)
     return ctx.b.reshape(ctx.b.dynamic_slice(x, starts, (1, *x.dims[1:])), x.dims[1:])

@@ -101,10 +101,7 @@ class _Again(Exception):
         for k in self.unfilled:
             v = loop.inits[k]
             assert isinstance(v, TensorList)
-            if v.stack is None:
-                loop.inits[k] = TensorList(v.dtype, v.length, v.declared, None, v, any_set=v.any_set, limit=v.limit)
-            else:
-                loop.inits[k] = v.with_stack(v.stack, filled=False)
+            loop.inits[k] = v.changed(filled=False)
         for k, axes in self.changed.items():
             loop.changed.setdefault(k, set()).update(axes)
         loop.apart |= self.apart

@@ -95,17 +95,17 @@ def grouped_scores(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     if dot is None or dot.name != "dot_general" or len(dot.result.uses) != 1 or not dot.attrs["lhs_batching"]:
         return None
     n = len(dot.attrs["lhs_batching"])
-    if tuple(op.attrs["permutation"]) != (*range(n), n + 1, n, n + 2) or len(_lhs_free(dot)) != 2:
+    if tuple(op.attrs["permutation"]) != (*range(n), n + 1, n, n + 2) or len(_free(dot, "lhs")) != 2:
         return None
     rw.loc = tuple(dict.fromkeys((*dot.loc, *op.loc)))
-    return [_batched_group(dot, _lhs_free(dot)[1], op.result.type, rw)]
+    return [_batched_group(dot, _free(dot, "lhs")[1], op.result.type, rw)]
 
 
 def grouped_context(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     """The values of such an attention (``bkgts,bskh->bkgth``), likewise."""
-    if len(_lhs_free(op)) != 2 or not op.attrs["lhs_batching"] or len(_free(op)) != 1 or not _is_softmax(op.operands[0]):
+    if len(_free(op, "lhs")) != 2 or not op.attrs["lhs_batching"] or len(_free(op)) != 1 or not _is_softmax(op.operands[0]):
         return None
-    return [_batched_group(op, _lhs_free(op)[0], op.result.type, rw)]
+    return [_batched_group(op, _free(op, "lhs")[0], op.result.type, rw)]
 
 
 def _batched_group(dot: Op, group: int, kind: Type, rw: Rewriter) -> Value:
@@ -119,10 +119,6 @@ def _batched_group(dot: Op, group: int, kind: Type, rw: Rewriter) -> Value:
         "rhs_contracting": tuple(i + 1 for i in dot.attrs["rhs_contracting"]),
     }
     return rw.value("dot_general", [a, wide], kind, attrs)
-
-
-def _lhs_free(dot: Op) -> list[int]:
-    return [i for i in range(dot.operands[0].rank) if i not in (*dot.attrs["lhs_contracting"], *dot.attrs["lhs_batching"])]
 
 
 #: ops between a softmax and the product with the values: masks, dropout's scale, broadcasts that are none once dims are known to be equal
@@ -203,9 +199,10 @@ def merge_dots(fn: Function) -> int:
     return groups
 
 
-def _free(dot: Op) -> list[int]:
-    """The dims of the right operand that the result has, in order. Weights are joined along the first."""
-    return [i for i in range(dot.operands[1].rank) if i not in (*dot.attrs["rhs_contracting"], *dot.attrs["rhs_batching"])]
+def _free(dot: Op, side: str = "rhs") -> list[int]:
+    """The dims of an operand that the result has, in order. Weights, on the right, are joined along the first."""
+    taken = (*dot.attrs[f"{side}_contracting"], *dot.attrs[f"{side}_batching"])
+    return [i for i in range(dot.operands[side == "rhs"].rank) if i not in taken]
 
 
 def _mergeable(op: Op, weights: set[Value]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from disc_tf.ir.types import DType
+from disc_tf.ir.types import DType, tf_type_name
 
 #: ops whose first output holds the same integers as their first input
 _SAME_VALUES = frozenset(
@@ -122,9 +122,7 @@ def _why_not(node: Any) -> str:
     attr = node.attr["dtype"]
     without = "--no-verify compiles without a run"
     if attr.type and DType.from_tf(attr.type) is None:
-        known = attr.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number.get(attr.type)
-        name = known.name.removeprefix("DT_").lower() if known is not None else str(attr.type)
-        return f"values of type {name} cannot be made up, so the graph cannot be run here; {without}"
+        return f"values of type {tf_type_name(attr.type)} cannot be made up, so the graph cannot be run here; {without}"
     what = "rank" if attr.type else "dtype"
     return f"its {what} is not known; describe the inputs with --inputs-json FILE ({without})"
 

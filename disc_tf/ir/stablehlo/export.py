@@ -466,18 +466,12 @@ def _convolution(x: _FunctionExporter, op: Op) -> None:
     )
 
 
-@_handles("disc.combined_nms", "disc.nms", "disc.nonzero", "disc.partition", "disc.search", "disc.unique")
-def _data_dependent(x: _FunctionExporter, op: Op) -> None:
-    x.custom_call(op)
-
-
-@_handles("disc.cholesky", "disc.lu", "disc.lu_solve", "disc.triangular_solve")
-def _linalg(x: _FunctionExporter, op: Op) -> None:
-    x.custom_call(op)
-
-
-@_handles("disc.segment", "disc.fill_rows")
-def _segments(x: _FunctionExporter, op: Op) -> None:
+@_handles(
+    "disc.cholesky", "disc.combined_nms", "disc.fill_rows", "disc.lu", "disc.lu_solve", "disc.nms", "disc.nonzero", "disc.partition",
+    "disc.search", "disc.segment", "disc.triangular_solve", "disc.unique",
+)  # fmt: skip
+def _custom(x: _FunctionExporter, op: Op) -> None:
+    """What StableHLO has nothing for."""
     x.custom_call(op)
 
 
