@@ -17,87 +17,99 @@ namespace {
 enum { kDtype, kEntries, kRank, kRows, kWantReverse };
 enum { kIndices, kValues, kDefault, kOutIndices, kOutValues, kEmpty, kReverse, kCount, kStarts };
 
+// The buffers of a call, and the two things that are written: an entry at a place, or a row's default.
+template <typename T>
+struct Entries {
+  Entries(void* const* args, const int64_t* s)
+      : n(s[kEntries]),
+        rank(s[kRank]),
+        rows(s[kRows]),
+        indices(static_cast<const int64_t*>(args[kIndices])),
+        values(static_cast<const T*>(args[kValues])),
+        fallback(args[kDefault]),
+        out(static_cast<int64_t*>(args[kOutIndices])),
+        filled(static_cast<T*>(args[kOutValues])),
+        empty(static_cast<uint8_t*>(args[kEmpty])),
+        reverse(static_cast<int64_t*>(args[kReverse])) {}
+
+  void put(int64_t at, int64_t row, int64_t i) const {
+    if (rank > 0) out[at * rank] = row;
+    for (int64_t k = 1; k < rank; ++k) out[at * rank + k] = indices[i * rank + k];
+    filled[at] = values[i];
+  }
+  void put_default(int64_t at, int64_t row) const {
+    if (rank > 0) out[at * rank] = row;
+    for (int64_t k = 1; k < rank; ++k) out[at * rank + k] = 0;
+    std::memcpy(filled + at, fallback, sizeof(T));
+  }
+
+  const int64_t n, rank, rows;
+  const int64_t* indices;
+  const T* values;
+  const void* fallback;
+  int64_t* out;
+  T* filled;
+  uint8_t* empty;
+  int64_t* reverse;
+};
+
 // Rows in ascending order, as they nearly always come: one pass. The number of entries written, -1 where the order is another one.
 template <typename T>
-int64_t fill_sorted_rows(void* const* args, const int64_t* s) {
-  const int64_t n = s[kEntries], rank = s[kRank], rows = s[kRows];
-  const auto* indices = static_cast<const int64_t*>(args[kIndices]);
-  const auto* values = static_cast<const T*>(args[kValues]);
-  auto* out = static_cast<int64_t*>(args[kOutIndices]);
-  auto* filled = static_cast<T*>(args[kOutValues]);
-  auto* empty = static_cast<uint8_t*>(args[kEmpty]);
-  auto* reverse = static_cast<int64_t*>(args[kReverse]);
+int64_t fill_sorted_rows(const Entries<T>& e, bool want_reverse) {
   int64_t at = 0, next = 0;  // rows before `next` are done
   const auto fill_to = [&](int64_t row) {
     for (; next < row; ++next, ++at) {
-      empty[next] = 1;
-      out[at * rank] = next;
-      for (int64_t k = 1; k < rank; ++k) out[at * rank + k] = 0;
-      std::memcpy(filled + at, args[kDefault], sizeof(T));
+      e.empty[next] = 1;
+      e.put_default(at, next);
     }
   };
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t row = read_once(indices, i * rank);
+  for (int64_t i = 0; i < e.n; ++i) {
+    const int64_t row = read_once(e.indices, i * e.rank);
     if (row != next - 1 || row < 0) {
-      if (row < next || row >= rows) return -1;
+      if (row < next || row >= e.rows) return -1;
       fill_to(row);
-      empty[row] = 0;
+      e.empty[row] = 0;
       next = row + 1;
     }
-    out[at * rank] = row;
-    for (int64_t k = 1; k < rank; ++k) out[at * rank + k] = indices[i * rank + k];
-    filled[at] = values[i];
-    if (s[kWantReverse]) reverse[i] = at;
+    e.put(at, row, i);
+    if (want_reverse) e.reverse[i] = at;
     ++at;
   }
-  fill_to(rows);
+  fill_to(e.rows);
   return at;
 }
 
 template <typename T>
 int64_t fill_rows(void* const* args, const int64_t* s) {
-  if (s[kRank] > 0) {
-    const int64_t done = fill_sorted_rows<T>(args, s);
+  const Entries<T> e(args, s);
+  if (e.rank > 0) {
+    const int64_t done = fill_sorted_rows(e, s[kWantReverse] != 0);
     if (done >= 0) return done;
   }
-  const int64_t n = s[kEntries], rank = s[kRank], rows = s[kRows];
-  const auto* indices = static_cast<const int64_t*>(args[kIndices]);
-  const auto* values = static_cast<const T*>(args[kValues]);
-  auto* out = static_cast<int64_t*>(args[kOutIndices]);
-  auto* filled = static_cast<T*>(args[kOutValues]);
-  auto* empty = static_cast<uint8_t*>(args[kEmpty]);
-  auto* reverse = static_cast<int64_t*>(args[kReverse]);
   auto* starts = static_cast<int64_t*>(args[kStarts]);  // of each row: first its number of entries, then where the next one goes
-  std::fill_n(starts, rows, int64_t{0});
-  for (int64_t i = 0; i < n; ++i) {  // `reverse` keeps the row, or -1, until it is known where the entry goes
-    const int64_t row = rank > 0 ? read_once(indices, i * rank) : -1;
-    const bool inside = row >= 0 && row < rows;
-    reverse[i] = inside ? row : -1;
+  std::fill_n(starts, e.rows, int64_t{0});
+  for (int64_t i = 0; i < e.n; ++i) {  // `reverse` keeps the row, or -1, until it is known where the entry goes
+    const int64_t row = e.rank > 0 ? read_once(e.indices, i * e.rank) : -1;
+    const bool inside = row >= 0 && row < e.rows;
+    e.reverse[i] = inside ? row : -1;
     if (inside) ++starts[row];
   }
   int64_t at = 0;
-  for (int64_t row = 0; row < rows; ++row) {
+  for (int64_t row = 0; row < e.rows; ++row) {
     const int64_t own = starts[row];
-    empty[row] = own == 0;
+    e.empty[row] = own == 0;
     starts[row] = at;
-    if (own == 0) {
-      if (rank > 0) out[at * rank] = row;
-      for (int64_t k = 1; k < rank; ++k) out[at * rank + k] = 0;
-      std::memcpy(filled + at, args[kDefault], sizeof(T));
-    }
+    if (own == 0) e.put_default(at, row);
     at += std::max<int64_t>(own, 1);
   }
-  for (int64_t i = 0; i < n; ++i) {
-    const int64_t row = reverse[i];
-    if (row < 0) {
-      reverse[i] = 0;
-      continue;
+  for (int64_t i = 0; i < e.n; ++i) {
+    const int64_t row = e.reverse[i];
+    if (row >= 0) {
+      e.reverse[i] = starts[row]++;
+      e.put(e.reverse[i], row, i);
+    } else {
+      e.reverse[i] = 0;
     }
-    const int64_t to = starts[row]++;
-    out[to * rank] = row;
-    for (int64_t k = 1; k < rank; ++k) out[to * rank + k] = indices[i * rank + k];
-    filled[to] = values[i];
-    reverse[i] = to;
   }
   return at;
 }
