@@ -2,8 +2,8 @@
 
 usage: python tools/extract_tf_protos.py
 
-* `tf_protos.binpb`: a FileDescriptorSet of the messages that the frontend reads (GraphDef and what it contains), so that
-  the compiler handles graphs without importing TensorFlow.
+* `tf_protos.binpb`: a FileDescriptorSet of the messages that are read and written (GraphDef, SavedModel, its fingerprint, a checkpoint's
+  object graph, Example, and what they contain), so that graphs and SavedModels are handled without importing TensorFlow.
 * `tf_ops.binpb.z`: zlib of an OpList of all registered ops without documentation: argument names and types, attributes,
   statefulness. Needed to count outputs and to write function bodies.
 
@@ -17,16 +17,19 @@ import zlib
 
 import tensorflow as tf
 from google.protobuf import descriptor_pb2
+from tensorflow.core.example import example_pb2
 from tensorflow.core.framework import graph_pb2, op_def_pb2
+from tensorflow.core.protobuf import fingerprint_pb2, saved_model_pb2, trackable_object_graph_pb2
 from tensorflow.python.client import pywrap_tf_session
 
 OUT = pathlib.Path(__file__).parent.parent / "disc_tf" / "frontend" / "data"
 
 
 def descriptor_set() -> bytes:
-    """GraphDef's file and all files it imports, dependencies first, without options that need other packages."""
+    """The files of the messages and all that they import, dependencies first."""
     found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-    work = [(graph_pb2.DESCRIPTOR, False)]
+    roots = (graph_pb2, saved_model_pb2, fingerprint_pb2, trackable_object_graph_pb2, example_pb2)
+    work = [(root.DESCRIPTOR, False) for root in roots]
     while work:
         file, ready = work.pop()
         if file.name in found:
