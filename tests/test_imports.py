@@ -17,6 +17,7 @@ ORDER: dict[str, set[str]] = {
     "version": set(),
     "budget": set(),
     "report": set(),
+    "publish": set(),
     "ir": {"budget"},
     "lowering": {"ir"},
     "frontend": {"ir", "lowering"},
