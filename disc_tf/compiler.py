@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from disc_tf.budget import Budget
+from disc_tf.codegen.describe import MemoryUse
 from disc_tf.codegen.program import KernelInfo, ProgramInput, compile_program
 from disc_tf.fusion.plan import make_plan
 from disc_tf.ir.core import Module
@@ -38,6 +39,7 @@ class CompiledCluster:
     prepared: int
     arena: str
     times_ms: dict[str, float]
+    memory: MemoryUse = dataclasses.field(default_factory=MemoryUse)
 
 
 def compile_module(
@@ -114,6 +116,7 @@ def compile_module(
         len(compiled.artifact.prepared),
         compiled.arena,
         times,
+        compiled.memory,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from disc_tf.budget import Budget, OutOfTime
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
+from disc_tf.frontend.condense import condense
 from disc_tf.frontend.errors import GraphError, Reason
 from disc_tf.frontend.flops import node_flops, share
 from disc_tf.frontend.graph import tensor_name
@@ -27,7 +28,7 @@ from disc_tf.frontend.load import Loaded, load
 from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.options import Options
-from disc_tf.report import ClusterReport, KernelReport, LeftOut, Report
+from disc_tf.report import ClusterReport, KernelReport, LeftOut, MemoryReport, Report
 from disc_tf.version import __version__
 
 Progress = Callable[[str], None]
@@ -51,13 +52,15 @@ def optimize_graph_def(
     options: Options | Mapping[str, Any] | None = None,
     *,
     dry_run: bool = False,
+    profile: bool = False,
     progress: Progress = lambda _text: None,
     **overrides: Any,
 ) -> OptimizeResult:
     """Compile the clusters of a GraphDef.
 
     outputs: tensors (``name:port``), ops or ``^control`` names that will be fetched; None takes the data sinks and says so in the report.
-    options: an `Options` or a mapping; ``overrides`` are single options by name. dry_run: analyse and cluster only.
+    options: an `Options` or a mapping; ``overrides`` are single options by name. dry_run: analyse and cluster only. profile: make code
+    that `runtime.executable.profile` can time kernel by kernel.
     Raises `GraphError` for a graph that TensorFlow would not take either, `OptionError` for options, `StrictError` with ``strict``.
     """
     if not hasattr(graph_def, "node"):
@@ -70,7 +73,7 @@ def optimize_graph_def(
     settings = Options.from_overrides(options, **overrides)
     keep_legacy: dict[str, str] = {}
     while True:
-        unwanted, result = _optimize(graph_def, outputs, settings, dry_run, progress, keep_legacy)
+        unwanted, result = _optimize(graph_def, outputs, settings, dry_run, profile, progress, keep_legacy)
         if unwanted.keys() <= keep_legacy.keys():
             return result
         # legacy control flow that was made functional and then not compiled stays as it was
@@ -78,7 +81,13 @@ def optimize_graph_def(
 
 
 def _optimize(
-    graph_def: Any, outputs: Sequence[str] | None, settings: Options, dry_run: bool, progress: Progress, keep_legacy: Mapping[str, str]
+    graph_def: Any,
+    outputs: Sequence[str] | None,
+    settings: Options,
+    dry_run: bool,
+    profile: bool,
+    progress: Progress,
+    keep_legacy: Mapping[str, str],
 ) -> tuple[dict[str, str], OptimizeResult]:
     """One round; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
     report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph_def.node))
@@ -94,7 +103,7 @@ def _optimize(
     launches: list[Launch] = []
     for cluster in list(clustering.clusters):
         progress(f"{cluster.name}: compiling {len(cluster.nodes)} nodes")
-        entry, launch = _compile(clustering, cluster, settings, dry_run, progress)
+        entry, launch = _compile(clustering, cluster, settings, dry_run, profile, progress)
         report.clusters.append(entry)
         if launch is not None:
             launches.append(launch)
@@ -161,6 +170,7 @@ def _cluster(
     )
     clock.lap("cluster")
     report.pruned_nodes = len(graph.nodes) - len(clustering.order)
+    report.drawing = condense(clustering)
     for name, reason in clustering.reasons.items():
         node = graph.nodes.get(name)
         if node is not None and node.op not in SOURCES:
@@ -169,7 +179,7 @@ def _cluster(
 
 
 def _compile(
-    clustering: Clustering, cluster: Cluster, settings: Options, dry_run: bool, progress: Progress
+    clustering: Clustering, cluster: Cluster, settings: Options, dry_run: bool, profile: bool, progress: Progress
 ) -> tuple[ClusterReport, Launch | None]:
     """One cluster. Any failure leaves it in TensorFlow with the reason."""
     entry = ClusterReport(cluster.name, len(cluster.nodes), node_names=cluster.node_names)
@@ -184,6 +194,7 @@ def _compile(
         imported = import_cluster(clustering, cluster)
         entry.times_ms["lower"] = (time.perf_counter() - start) * 1e3
         entry.flops = str(_flops(imported))
+        entry.symbols = _symbols(imported)
         launch = Launch.of(imported, b"")  # before the passes change the module
         compiled = compile_module(
             imported.module,
@@ -192,6 +203,7 @@ def _compile(
             host_results=imported.host_results,
             verify_passes=settings.verify_passes,
             dump_dir=settings.dump_dir,
+            profile=profile,
             budget=budget,
             progress=lambda text: progress(f"{cluster.name}: {text}"),
         )
@@ -201,7 +213,15 @@ def _compile(
         return _failed(entry, f"{e.node}: {e.reason}"), None
     except Exception as e:  # a defect of the compiler must not cost the user the graph
         return _failed(entry, f"{type(e).__name__}: {e}"), None
-    entry.kernels = [KernelReport(k.symbol, k.kind, k.nodes) for k in compiled.kernels]
+    entry.kernels = [
+        KernelReport(
+            k.symbol, k.kind, k.nodes, str(k.flops) if k.flops is not None else "", [*map(str, k.traffic)], [*map(list, k.variants)]
+        )
+        for k in compiled.kernels
+    ]
+    memory = compiled.memory
+    buffers = [(str(b.bytes), b.first, b.last, b.slot) for b in memory.buffers]
+    entry.memory = MemoryReport(list(memory.steps), buffers, [*map(str, memory.slots)])
     entry.bodies, entry.prepared = compiled.bodies, compiled.prepared
     entry.artifact_bytes, entry.arena = len(compiled.executable), compiled.arena
     entry.times_ms |= compiled.times_ms
@@ -212,6 +232,16 @@ def _compile(
 def _failed(entry: ClusterReport, reason: str) -> ClusterReport:
     entry.status, entry.reason = "failed", reason
     return entry
+
+
+def _symbols(imported: Imported) -> dict[str, str]:
+    """Symbol of a parameter's dim -> the tensor and axis that has it."""
+    out: dict[str, str] = {}
+    for ref, p in zip(imported.args, imported.main.params, strict=False):
+        for axis, d in enumerate(p.dims):
+            if d.symbol is not None:
+                out.setdefault(d.symbol, f"axis {axis} of {tensor_name(ref)}")
+    return out
 
 
 def _flops(imported: Imported) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +27,83 @@ class LeftOut:
 
 @dataclasses.dataclass
 class KernelReport:
-    """A kernel of a cluster: its symbol, fusion kind and the original nodes that it computes."""
+    """A kernel of a cluster: its symbol, fusion kind and the original nodes that it computes.
+
+    ``flops``: of its products, ``traffic``: bytes that it has to move at least (a sum); both in the argument dims. ``variants``: the
+    symbols of all its forms, of which the host program picks one by shape.
+    """
 
     symbol: str
     kind: str
     nodes: list[str]
+    flops: str = ""
+    traffic: list[str] = dataclasses.field(default_factory=list)
+    variants: list[list[str]] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class MemoryReport:
+    """The arena over the program order of a body. ``steps``: their names; ``buffers``: bytes (in the argument dims), first step, last step
+    (inclusive), slot; ``slots``: bytes of each."""
+
+    steps: list[str]
+    buffers: list[tuple[str, int, int, int]]
+    slots: list[str]
+
+
+@dataclasses.dataclass
+class Box:
+    """A box of a `Drawing`. ``kind``: cluster, tensorflow or input; ``layer``: its depth; ``ops``: its commonest op types, with counts;
+    ``names``: some of the nodes (a cluster's are in its own report); ``output``: holds something fetched."""
+
+    id: int
+    kind: str
+    name: str
+    layer: int
+    nodes: int
+    ops: dict[str, int]
+    names: list[str]
+    output: bool
+
+
+@dataclasses.dataclass
+class Drawing:
+    """The graph as boxes; ``edges``: from, to (ids), number of edges between nodes."""
+
+    boxes: list[Box]
+    edges: list[list[int]]
+
+
+@dataclasses.dataclass
+class KernelTime:
+    """Launches of one kernel in a profiled run. ``us``: of all its launches together. ``flops``, ``bytes``: of all launches, None if not
+    known. ``roofline``: the least time that the machine would need for them over the time taken; ``bound``: compute or memory."""
+
+    symbol: str
+    kind: str
+    nodes: list[str]
+    calls: int
+    us: float
+    flops: float | None = None
+    bytes: float | None = None
+    roofline: float | None = None
+    bound: str = ""
+
+
+@dataclasses.dataclass
+class ClusterProfile:
+    """A cluster timed kernel by kernel at one set of argument shapes, medians over some runs; ``other_us``: beyond its kernels. ``live``:
+    bytes of the arena in use at each step, ``arena``: bytes of the whole arena (None if sizes hang on data)."""
+
+    cluster: str
+    shapes: dict[str, list[int]]
+    threads: int
+    run_us: float
+    other_us: float
+    kernels: list[KernelTime]
+    live: list[int] | None = None
+    arena: int | None = None
+    message: str = ""
 
 
 @dataclasses.dataclass
@@ -39,6 +112,7 @@ class ClusterReport:
 
     ``nodes``: all; ``compute_nodes``: those that `Report.coverage` counts. ``flops``: of its products, in the argument dims.
     ``flops_share``: see `Report.flops_share`. ``kernels``: launches of the uniform body. ``arena``: bytes, in the argument dims.
+    ``symbols``: what these dims are (symbol -> tensor and axis). ``memory``: the arena step by step.
     """
 
     name: str
@@ -53,6 +127,8 @@ class ClusterReport:
     prepared: int = 0
     artifact_bytes: int = 0
     arena: str = ""
+    symbols: dict[str, str] = dataclasses.field(default_factory=dict)
+    memory: MemoryReport | None = None
     times_ms: dict[str, float] = dataclasses.field(default_factory=dict)
     node_names: list[str] = dataclasses.field(default_factory=list)
 
@@ -77,6 +153,8 @@ class Report:
     ``pruned_nodes``: dropped because no output needs them. ``compute_nodes``: nodes left but for constants, inputs and NoOps;
     ``compiled_nodes``: those of them inside DiscLaunch. ``flops_share``: part of the floating-point operations that are compiled, with
     unknown dims at their likely or a nominal size (`frontend.flops`); None if there are none or the shapes of a product are not known.
+    ``drawing``: the graph as boxes. ``profile``: times of kernels, and ``machine`` what it can do at most (`insight.roofline`), where a
+    profile was made.
     """
 
     compiler_version: str = ""
@@ -95,6 +173,9 @@ class Report:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     verification: list[ShapeResult] = dataclasses.field(default_factory=list)
     verified: bool | None = None
+    drawing: Drawing | None = None
+    profile: list[ClusterProfile] = dataclasses.field(default_factory=list)
+    machine: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def compiled_clusters(self) -> list[ClusterReport]:
@@ -147,7 +228,7 @@ class Report:
             spelled = ", ".join(f"{n} {k}" for k, n in kinds.most_common())
             lines.append(f"{head}, {len(c.kernels)} kernels ({spelled}), {c.artifact_bytes / 1024:.0f} KiB of code")
             if c.arena:
-                lines.append(f"    arena: {c.arena} bytes")
+                lines.append(f"    arena: {c.arena} bytes{symbols_text(c)}")
         if self.left_out:
             lines.append(f"left in TensorFlow: {len(self.left_out)} nodes")
             groups: dict[tuple[str, str], list[LeftOut]] = defaultdict(list)
@@ -168,6 +249,12 @@ class Report:
         if self.verified is not None:
             lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
         return "\n".join(lines)
+
+
+def symbols_text(c: ClusterReport) -> str:
+    """What the symbols of a cluster's arena formula stand for, as the end of a line."""
+    named = [f"{s} = {c.symbols[s]}" for s in sorted(set(re.findall(r"[A-Za-z_]\w*", c.arena))) if s in c.symbols]
+    return f", where {'; '.join(named)}" if named else ""
 
 
 def shape_line(s: ShapeResult) -> str:

@@ -65,4 +65,4 @@ def plan_memory(
             free_at.append(-1)
         slot_of[buffer] = k
         free_at[k] = last
-    return MemoryPlan(slots, epochs, slot_of)
+    return MemoryPlan(slots, epochs, slot_of, {b: live[b] for b in order})

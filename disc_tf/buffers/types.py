@@ -72,11 +72,13 @@ class Step:
 @dataclasses.dataclass
 class MemoryPlan:
     """The arena: ``slots[k]`` bytes for slot k, allocated in epoch ``epochs[k]`` (an epoch ends where a data-dependent dim is bound).
-    ``slot_of`` maps an arena buffer to its slot. ``total`` is the arena formula as text, without the rounding to 64 bytes a slot."""
+    ``slot_of`` maps an arena buffer to its slot, ``live`` to its first and last step. ``total`` is the arena formula as text, without the
+    rounding to 64 bytes a slot."""
 
     slots: list[Dim]
     epochs: list[int]
     slot_of: dict[Buffer, int]
+    live: dict[Buffer, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def total(self) -> str:

@@ -22,6 +22,7 @@ from disc_tf.codegen.context import EmitContext, PrepareTable
 from disc_tf.codegen.cpu.emit import emit_fusion
 from disc_tf.codegen.cpu.pack import emit_pack
 from disc_tf.codegen.cpu.target import CpuTarget, target_named
+from disc_tf.codegen.describe import MemoryUse, memory_use, traffic
 from disc_tf.codegen.host import (
     BodyEmitter,
     CheckTable,
@@ -83,23 +84,29 @@ class ProgramInput:
 
 @dataclasses.dataclass
 class KernelInfo:
-    """One launch: symbol, kind of fusion, nodes; for products the floating-point operations (of multiply-adds only)."""
+    """One launch: symbol, kind of fusion, nodes; for products the floating-point operations (of multiply-adds only).
+
+    ``variants``: the symbols of every variant, ``symbol`` has those of the last. ``traffic``: bytes to move at least, a sum of these.
+    """
 
     symbol: str
     kind: str
     nodes: list[str]
     flops: Dim | None = None
+    variants: tuple[tuple[str, ...], ...] = ()
+    traffic: tuple[Dim, ...] = ()
 
 
 @dataclasses.dataclass
 class Compiled:
-    """The artefact and what reports want to know. ``kernels``: launches of the uniform body of the first target, in order."""
+    """The artefact and what reports want to know. ``kernels``, ``memory``: launches and arena of the uniform body of the first target."""
 
     artifact: Artifact
     kernels: list[KernelInfo]
     arena: str
     times_ms: dict[str, float]
     listings: dict[str, str]
+    memory: MemoryUse = dataclasses.field(default_factory=MemoryUse)
 
 
 class _TargetProgram:
@@ -121,6 +128,7 @@ class _TargetProgram:
         self.cache = KernelCache(verify_cache)
         self.launches: list[KernelInfo] = []
         self.arena = ""
+        self.memory = MemoryUse()
         self._canonical: dict[str, str] = {}
 
     # -- kernels ----------------------------------------------------------------------------------------------
@@ -223,12 +231,13 @@ class _TargetProgram:
         args = argument_indices(main)
         buffers, launches = self.body("body_uniform", main, source.uniform.fusions, args, positions(main))
         self.arena = buffers.memory.total
+        self.memory = memory_use(launches, buffers)
         for x in with_regions(launches):
             if x.variants:
-                kernels = [k for k in x.variants[-1].kernels]
-                names = ", ".join(k.symbol if isinstance(k, Kernel) else k.name for k in kernels)
+                variants = tuple(tuple(k.symbol if isinstance(k, Kernel) else k.name for k in v.kernels) for v in x.variants)
                 fusion = x.step.fusion
-                self.launches.append(KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion)))
+                names = ", ".join(variants[-1])
+                self.launches.append(KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion), variants, traffic(fusion)))
         general = None
         if source.general is not None:
             general = "body_general"
@@ -407,7 +416,7 @@ def compile_program(
         raise ProgramError(f"the code would take {size} bytes, at most {MAX_ARTIFACT_BYTES} are allowed")
     first = programs[0]
     return Compiled(
-        artifact, first.launches, first.arena, times, dict(zip(targets, texts, strict=True)) if listings else {}
+        artifact, first.launches, first.arena, times, dict(zip(targets, texts, strict=True)) if listings else {}, first.memory
     )
 
 

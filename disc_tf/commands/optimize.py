@@ -30,6 +30,7 @@ from disc_tf.commands.common import (
     read_whole_graph,
     write_atomically,
 )
+from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_report
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options
 from disc_tf.report import Report, shape_line
@@ -82,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep large weights in files beside the output (OUTPUT.weights/), mapped at run time: a fraction of the memory",
     )
-    parser.add_argument("--report", metavar="F", help="write the report as JSON")
+    parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before writing it")
     parser.add_argument("--no-timing", action="store_true", help="verify, but do not time (and never put back for speed)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
@@ -94,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="a GraphDef, .pb or .pbtxt; an optimised one is described without loading its code")
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
+    parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_option_flags(parser)
 
@@ -131,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
     except StrictError as e:
         raise CommandError(f"{args.input}: --strict: {e}", NOTHING_COMPILED) from e
     report = result.report
-    code = OK
+    code, sizes = OK, None
     if not args.dry_run:
         if not args.no_verify and report.compiled_clusters:
             sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
@@ -146,7 +148,9 @@ def run(args: argparse.Namespace) -> int:
         _write_output(args, result.graph_def)
         say(f"wrote {args.output}")
     if args.report:
-        write_atomically(args.report, report.to_json().encode())
+        if is_html(args.report) and not args.no_timing:
+            add_profile(report, graph, specs, sizes, threads=args.threads, progress=say)
+        write_report(args.report, report, args.input)
     if args.json:
         print(report.to_json())
     elif not args.quiet:
@@ -245,8 +249,13 @@ def run_inspect(args: argparse.Namespace) -> int:
     from disc_tf.optimizer import describe_optimized, optimize_graph_def
 
     options = options_from(args)
+    check_distinct({"input": args.input, "report": args.report})
+    if args.report:
+        check_output(args.report)
     graph = read_graph(args.input)
     if any(n.op == "DiscLaunch" for n in graph.node):
+        if args.report:
+            raise CommandError(f"{args.input} is optimised already: --report takes the original graph", USAGE)
         described = describe_optimized(graph)
         print(json.dumps(described, indent=2) if args.json else _describe_text(described))
         return OK
@@ -258,6 +267,8 @@ def run_inspect(args: argparse.Namespace) -> int:
         result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=True)
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    if args.report:
+        write_report(args.report, result.report, args.input)
     print(result.report.to_json() if args.json else result.report.to_text(left_out_limit=50))
     return _strict_code(args.input, result.report, "planned") if options.strict else OK
 

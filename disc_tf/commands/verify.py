@@ -16,12 +16,15 @@ from disc_tf.commands.common import (
     VERIFY_FAILED,
     CommandError,
     binary_form,
+    check_distinct,
+    check_output,
     check_sizes,
     default_outputs,
     model_specs,
     parse_sizes,
     read_graph,
 )
+from disc_tf.commands.reports import REPORT_HELP, write_bench, write_verification
 from disc_tf.report import ShapeResult, shape_line
 from disc_tf.testing.differential import OptimizedRaised, bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
@@ -62,6 +65,7 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("original", help="the graph before")
     parser.add_argument("optimized", help="the graph after")
     add_shape_arguments(parser)
+    parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--tolerance", type=_tolerance, default=None, metavar="X", help="relative tolerance (default: by dtype)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -70,12 +74,17 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("original", help="the graph before")
     parser.add_argument("optimized", help="the graph after")
     add_shape_arguments(parser)
+    parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--rounds", type=at_least(1), default=7, metavar="N", help="interleaved rounds per shape")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _plan(args: argparse.Namespace, directory: str):
     """(specs, outputs, sizes); the paths in ``args`` are then of files in wire format."""
+    check_distinct({"original": args.original, "report": args.report})
+    check_distinct({"optimised graph": args.optimized, "report": args.report})
+    if args.report:
+        check_output(args.report)
     graph = read_graph(args.original)
     optimized = read_graph(args.optimized)
     specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
@@ -95,6 +104,7 @@ def run_verify(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace, directory: str) -> int:
+    names = args.original, args.optimized
     specs, outputs, sizes = _plan(args, directory)
 
     def show(result: ShapeResult) -> None:
@@ -107,8 +117,11 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
     same = all(r.ok for r in results)
     compared = sum(bool(r.max_abs) for r in results)
     ok = same and compared > 0
+    data = {"ok": ok, "compared": compared, "shapes": [vars(r) for r in results]}
+    if args.report:
+        write_verification(args.report, results, data, *names)
     if args.json:
-        print(json.dumps({"ok": ok, "compared": compared, "shapes": [vars(r) for r in results]}, indent=2))
+        print(json.dumps(data, indent=2))
     elif same and not compared:
         pass
     else:
@@ -128,6 +141,7 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace, directory: str) -> int:
+    names = args.original, args.optimized
     specs, outputs, sizes = _plan(args, directory)
     skipped: list[dict[str, Any]] = []
 
@@ -143,8 +157,10 @@ def _bench(args: argparse.Namespace, directory: str) -> int:
         raise CommandError(str(e), VERIFY_FAILED) from e
     ratios = [r.ratio for r in rows]
     mean, minimum = (statistics.geometric_mean(ratios), min(ratios)) if ratios else (None, None)
+    data = {"geometric_mean": mean, "minimum": minimum, "shapes": [r.to_dict() for r in rows], "not_timed": skipped}
+    if args.report:
+        write_bench(args.report, data, *names)
     if args.json:
-        data = {"geometric_mean": mean, "minimum": minimum, "shapes": [r.to_dict() for r in rows], "not_timed": skipped}
         print(json.dumps(data, indent=2))
     if not rows:
         print(f"disc-tf: warning: nothing was timed: TensorFlow itself raises at all {len(skipped)} shapes; {_ADVICE}", file=sys.stderr)

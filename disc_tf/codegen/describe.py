@@ -1,0 +1,66 @@
+"""What reports tell of a body: the memory that it holds step by step, and the bytes that a fusion has to move."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from disc_tf.buffers.types import Buffers
+from disc_tf.codegen.host import Launch
+from disc_tf.fusion.types import Fusion
+from disc_tf.ir.core import Value
+from disc_tf.ir.dims import Dim, DimTooComplex, dmin
+from disc_tf.ir.types import TensorType
+
+#: ops that read no more of their first operand than they give
+_PICKS = frozenset({"gather", "dynamic_slice", "slice"})
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaBuffer:
+    """``bytes`` that live from step ``first`` to step ``last`` (inclusive) in slot ``slot`` of the arena."""
+
+    bytes: Dim
+    first: int
+    last: int
+    slot: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryUse:
+    """The arena over the program order of the uniform body: what each step is called, buffers, sizes of the slots."""
+
+    steps: tuple[str, ...] = ()
+    buffers: tuple[ArenaBuffer, ...] = ()
+    slots: tuple[Dim, ...] = ()
+
+
+def memory_use(launches: Sequence[Launch], buffers: Buffers) -> MemoryUse:
+    """The memory plan of a body. Loops and branches are one step here: what their regions allocate is theirs."""
+    plan = buffers.memory
+    found = [ArenaBuffer(b.bytes, *plan.live[b], slot) for b, slot in plan.slot_of.items()]
+    return MemoryUse(tuple(x.step.fusion.name for x in launches), tuple(found), tuple(plan.slots))
+
+
+def traffic(fusion: Fusion) -> tuple[Dim, ...]:
+    """Bytes that must move at least, a term for each input and output; what is only picked from counts as far as it is read."""
+    terms = [_bytes(v) for v in fusion.outputs if isinstance(v.type, TensorType)]
+    for v in fusion.inputs:
+        if not isinstance(v.type, TensorType):
+            continue
+        users = [op for op in fusion.ops if v in op.operands]
+        whole = _bytes(v)
+        if users and all(op.name in _PICKS and op.operands[0] is v and v not in op.operands[1:] for op in users):
+            try:
+                read = Dim.of(0)
+                for op in users:
+                    read = read + _bytes(op.result)
+                whole = dmin(whole, read)
+            except DimTooComplex:
+                pass
+        terms.append(whole)
+    return tuple(terms)
+
+
+def _bytes(v: Value) -> Dim:
+    return v.tensor.num_elements() * v.dtype.bytes

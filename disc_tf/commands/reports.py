@@ -1,0 +1,88 @@
+"""Reports as files: JSON, or one HTML page where the name ends in `.html`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from disc_tf.commands.common import write_atomically
+from disc_tf.report import Report, ShapeResult
+from disc_tf.testing.inputs import InputSpec, sample_sizes
+
+REPORT_HELP = "write the report: a page for browsers if F ends in .html, else JSON"
+
+
+def is_html(path: str | None) -> bool:
+    return path is not None and Path(path).suffix.lower() in (".html", ".htm")
+
+
+def versions() -> dict[str, str]:
+    """Packages that decide what is compiled and how it runs -> their versions, as far as they are installed."""
+    out = {}
+    for package in ("tensorflow", "numpy", "jax", "llvmlite", "protobuf"):
+        for name in (package, f"{package}-cpu"):
+            try:
+                out[package] = importlib.metadata.version(name)
+                break
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return out
+
+
+def write_report(path: str, report: Report, source: str) -> None:
+    """``report`` to ``path``. ``source``: what was read, for the page's title."""
+    if is_html(path):
+        from disc_tf.report_html import report_page
+
+        text = report_page(report, source=Path(source).name or source, versions=versions())
+    else:
+        text = report.to_json()
+    write_atomically(path, text.encode())
+
+
+def write_verification(path: str, results: Sequence[ShapeResult], data: Mapping[str, Any], original: str, optimized: str) -> None:
+    """What `disc-tf verify` found; ``data`` is what its ``--json`` prints."""
+    if is_html(path):
+        from disc_tf.report_html import verify_page
+
+        text = verify_page(results, bool(data["ok"]), original=original, optimized=optimized)
+    else:
+        text = json.dumps(data, indent=2)
+    write_atomically(path, text.encode())
+
+
+def write_bench(path: str, data: Mapping[str, Any], original: str, optimized: str) -> None:
+    """What `disc-tf bench` measured; ``data`` is what its ``--json`` prints."""
+    if is_html(path):
+        from disc_tf.report_html import bench_page
+
+        text = bench_page(data, original=original, optimized=optimized)
+    else:
+        text = json.dumps(data, indent=2)
+    write_atomically(path, text.encode())
+
+
+def add_profile(
+    report: Report,
+    graph: Any,
+    specs: Sequence[InputSpec],
+    sizes: Sequence[Mapping[str, int]] | None,
+    *,
+    threads: int,
+    progress: Callable[[str], None],
+) -> None:
+    """Times of the kernels for a page, where the clusters were run here at all. Whatever goes wrong is a warning: the graph is written."""
+    from disc_tf.insight.profile import largest, profile_report
+
+    if report.verified is None or not report.compiled_clusters:
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
+            at = largest(list(sizes or sample_sizes(specs, 6)))
+            profile_report(report, graph, specs, at, Path(temp), threads=threads, progress=progress)
+    except Exception as e:
+        report.warnings.append(f"kernels were not timed: {type(e).__name__}: {e}")

@@ -1,0 +1,154 @@
+"""What this machine can do at most: multiply-adds a second, and bytes a second from each level of its memory.
+
+Measured by a few dozen lines of LLVM text, one copy a thread. `Machine.least_us` is the roofline model (Williams, Waterman, Patterson
+2009): the time below which nothing can be done that needs so many operations and bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from disc_tf.codegen.cpu.target import CpuTarget, target_named
+from disc_tf.runtime.cpu import native_target
+
+#: bytes of a thread's working set at which bandwidth is measured: first, second and third level cache, memory
+WORKING_SETS = (32 << 10, 512 << 10, 8 << 20, 128 << 20)
+_ACCUMULATORS = 12
+_SECONDS = 0.02
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """``gflops``: f32 operations a nanosecond with ``threads`` threads, two a multiply-add; ``bandwidth``: (bytes of the working set in
+    all, bytes a nanosecond read and written)."""
+
+    isa: str
+    threads: int
+    gflops: float
+    bandwidth: tuple[tuple[int, float], ...]
+
+    def least_us(self, flops: float, traffic: float) -> tuple[float, str]:
+        """Microseconds that this needs at least, and whether ``compute`` or ``memory`` is what holds it back."""
+        rate = next((r for size, r in self.bandwidth if traffic <= size), self.bandwidth[-1][1])
+        compute, memory = flops / self.gflops / 1e3, traffic / rate / 1e3
+        return (compute, "compute") if compute > memory else (memory, "memory")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"isa": self.isa, "threads": self.threads, "gflops": self.gflops, "bandwidth": [list(x) for x in self.bandwidth]}
+
+
+@functools.cache
+def measure(threads: int) -> Machine:
+    """The limits of this machine for ``threads`` threads; takes about half a second, once a process."""
+    target = target_named(native_target())
+    engine, fma, copy = _code(target)
+    lanes = target.width(4)
+    per_step = _ACCUMULATORS * lanes * 2
+    flops = _rate([functools.partial(fma, 1 << 14)] * threads, per_step * (1 << 14))
+    bandwidth = []
+    for size in WORKING_SETS:
+        arrays = [(np.zeros(size // 8, np.float32), np.ones(size // 8, np.float32)) for _ in range(threads)]
+        repeats = max(1, (4 << 20) // size)
+
+        def move(pair: tuple[np.ndarray, np.ndarray], repeats: int = repeats) -> None:
+            target_array, source = pair
+            copy(target_array.ctypes.data, source.ctypes.data, source.nbytes // target.width_bytes, repeats)
+
+        moved = _rate([functools.partial(move, pair) for pair in arrays], size * repeats)
+        bandwidth.append((size * threads, moved))
+    del engine
+    return Machine(target.name, threads, flops, tuple(bandwidth))
+
+
+def _rate(work: Sequence[Callable[[], None]], amount: float) -> float:
+    """``amount`` a nanosecond, all threads together: the best of some rounds after a first one that counts for nothing."""
+    best = 0.0
+    started = time.perf_counter()
+    for attempt in range(1000):
+        threads = [threading.Thread(target=_repeat, args=(w, 4)) for w in work[1:]]
+        start = time.perf_counter_ns()
+        for t in threads:
+            t.start()
+        _repeat(work[0], 4)
+        for t in threads:
+            t.join()
+        spent = time.perf_counter_ns() - start
+        if attempt:
+            best = max(best, amount * 4 * len(work) / spent)
+        if attempt >= 3 and time.perf_counter() - started > _SECONDS * 4:
+            break
+    return best
+
+
+def _repeat(work: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        work()
+
+
+def _code(target: CpuTarget) -> tuple[Any, Any, Any]:
+    """(what keeps the code alive, ``fma(steps)``, ``copy(to, from, vectors, repeats)``)."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu=target.cpu, features=target.features, opt=2)
+    module = llvm.parse_assembly(_text(target))
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    fma = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_int64)(engine.get_function_address("fma"))
+    copy = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("copy"))
+    return engine, fma, copy
+
+
+def _text(target: CpuTarget) -> str:
+    lanes = target.width(4)
+    vector = f"<{lanes} x float>"
+    lines = [f"define float @fma(i64 %n) {target.fn_attrs} {{", "entry:", "  br label %loop", "loop:"]
+    lines.append("  %i = phi i64 [ 0, %entry ], [ %next, %loop ]")
+    names = range(_ACCUMULATORS)
+    lines += [f"  %a{k} = phi {vector} [ {_splat(lanes, 1.0 + k)}, %entry ], [ %b{k}, %loop ]" for k in names]
+    scale, step = _splat(lanes, 0.999), _splat(lanes, 0.001)
+    for k in names:
+        if target.fma:
+            lines.append(f"  %b{k} = call {vector} @llvm.fma.v{lanes}f32({vector} %a{k}, {vector} {scale}, {vector} {step})")
+        else:
+            lines += [f"  %m{k} = fmul {vector} %a{k}, {scale}", f"  %b{k} = fadd {vector} %m{k}, {step}"]
+    lines += ["  %next = add i64 %i, 1", "  %more = icmp slt i64 %next, %n", "  br i1 %more, label %loop, label %done", "done:"]
+    total = "%b0"
+    for k in names[1:]:
+        lines.append(f"  %s{k} = fadd {vector} {total}, %b{k}")
+        total = f"%s{k}"
+    lines += [f"  %r = extractelement {vector} {total}, i32 0", "  ret float %r", "}"]
+    lines += [
+        f"define void @copy(ptr %to, ptr %from, i64 %n, i64 %repeats) {target.fn_attrs} {{",
+        "entry:", "  br label %round", "round:", "  %r = phi i64 [ 0, %entry ], [ %rn, %end ]", "  br label %loop", "loop:",
+        "  %i = phi i64 [ 0, %round ], [ %next, %loop ]",
+        f"  %p = getelementptr {vector}, ptr %from, i64 %i",
+        f"  %q = getelementptr {vector}, ptr %to, i64 %i",
+        f"  %v = load {vector}, ptr %p, align 16",
+        f"  store {vector} %v, ptr %q, align 16",
+        "  %next = add i64 %i, 1", "  %more = icmp slt i64 %next, %n", "  br i1 %more, label %loop, label %end",
+        "end:", "  %rn = add i64 %r, 1", "  %again = icmp slt i64 %rn, %repeats", "  br i1 %again, label %round, label %done",
+        "done:", "  ret void", "}",
+    ]  # fmt: skip
+    if target.fma:
+        lines.append(f"declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})")
+    return "\n".join(lines)
+
+
+def _hex(value: float) -> str:
+    """LLVM writes float constants as the bits of the double."""
+    return f"0x{np.float64(np.float32(value)).view(np.uint64):016X}"
+
+
+def _splat(lanes: int, value: float) -> str:
+    return "<" + ", ".join([f"float {_hex(value)}"] * lanes) + ">"

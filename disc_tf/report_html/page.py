@@ -1,0 +1,86 @@
+"""Whole pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from disc_tf.report import Report, ShapeResult
+from disc_tf.report_html import plots, sections
+from disc_tf.report_html.markup import Markup, asset, join, table, tag
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def page(title: str, intro: Markup, parts: Sequence[sections.Section | None], data: Any = None) -> str:
+    """A self-contained document. ``data``: the same as JSON, for programs that read the page."""
+    found = [p for p in parts if p is not None]
+    embedded = None
+    if data is not None:
+        text = json.dumps(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+        embedded = tag("script", Markup(text), type="application/json", id="data")
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", asset("page.css"), asset("graph.css")),
+    ]
+    body = [
+        tag("h1", title),
+        intro,
+        tag("nav", (tag("a", name.partition(":")[0], href=f"#{anchor}") for anchor, name, _ in found)),
+        (tag("section", tag("h2", name, id=anchor), content) for anchor, name, content in found),
+        embedded,
+        tag("script", asset("page.js")),
+    ]
+    return "<!DOCTYPE html>\n" + tag("html", tag("head", head), tag("body", body), lang="en") + "\n"
+
+
+def report_page(report: Report, *, source: str = "", versions: Mapping[str, str] | None = None) -> str:
+    """The page of an optimisation (or of a dry run). ``source``: what was optimised, for the title; ``versions``: of packages."""
+    line = f"disc_tf {report.compiler_version}, targets {', '.join(report.targets)}"
+    intro = join([tag("p", line, class_="quiet"), sections.summary(report)])
+    parts = [
+        sections.graph(report),
+        sections.clusters(report),
+        sections.roofline(report),
+        sections.left_out(report),
+        sections.shapes(report.verification),
+        sections.options(report, {"disc_tf": report.compiler_version, **(versions or {})}),
+    ]
+    return page(f"disc-tf: {source or 'report'}", intro, parts, json.loads(report.to_json()))
+
+
+def verify_page(results: Sequence[ShapeResult], ok: bool, *, original: str, optimized: str) -> str:
+    """The page of `disc-tf verify`."""
+    verdict = tag("b", "same answers" if ok else "DIFFERENT", class_="good" if ok else "bad")
+    intro = tag("p", tag("code", original), " and ", tag("code", optimized), ": ", verdict)
+    return page(f"disc-tf verify: {optimized}", intro, [sections.shapes(results)], {"ok": ok, "shapes": [vars(r) for r in results]})
+
+
+def bench_page(data: Mapping[str, Any], *, original: str, optimized: str) -> str:
+    """The page of `disc-tf bench`; ``data`` is what its ``--json`` prints."""
+    mean, least = data["geometric_mean"], data["minimum"]
+    said = f"{mean:.2f} times faster in the geometric mean, {least:.2f} at least" if mean is not None else "nothing was timed"
+    intro = join([tag("p", tag("code", original), " against ", tag("code", optimized)), tag("p", tag("b", said))])
+    bars = []
+    for r in data["shapes"]:
+        low, high = r.get("low"), r.get("high")
+        note = f"{r['ratio']:.2f}x" + (f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else "")
+        bars.append((_dims(r["dims"]), r["original"]["median"], r["optimized"]["median"], note))
+    known = data["shapes"][0]["original"] if data["shapes"] else {}
+    columns = [(c, side) for c in ("cold", "median", "p99", "peak_mb") if c in known for side in ("original", "optimized")]
+    rows = [[_dims(r["dims"]), *(r[side][c] for c, side in columns), r["ratio"]] for r in data["shapes"]]
+    head = ["shape", *(f"{c.replace('_', ' ')}, {side}" for c, side in columns), "times faster"]
+    content = join([plots.speed(bars) if bars else None, table(head, rows)])
+    parts: list[sections.Section | None] = [("shapes", "Time by shape", content)]
+    if skipped := data.get("not_timed"):
+        notes = [[_dims(s["dims"]), s["message"]] for s in skipped]
+        parts.append(("not-timed", "Not timed", table(["shape", "why"], notes)))
+    return page(f"disc-tf bench: {optimized}", intro, parts, data)
+
+
+def _dims(dims: Mapping[str, int]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in dims.items()) or "static"
