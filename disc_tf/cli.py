@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import doctor, optimize, restore, verify
+from disc_tf.commands import doctor, inspect, optimize, restore, verify
 from disc_tf.commands.common import INTERNAL_ERROR, NOT_BUILT, CommandError
 from disc_tf.testing.tf_process import ProcessFailed
 
@@ -45,7 +45,13 @@ VERBS: dict[str, Verb] = {
         "examples:\n  disc-tf optimize graph.pb -o optimized.pb\n"
         "  disc-tf optimize graph.pb -o out.pb --target native --shape B=2,S=37 --report report.json",
     ),
-    "inspect": Verb("what would be compiled, and why not the rest", optimize.add_inspect_arguments, optimize.run_inspect),
+    "inspect": Verb(
+        "what would be compiled, and why not the rest",
+        inspect.add_arguments,
+        inspect.run,
+        "examples:\n  disc-tf inspect graph.pb --report clusters.html\n"
+        "  disc-tf inspect graph.pb --explain encoder/layer_0/Softmax\n  disc-tf inspect graph.pb --draw clusters.svg",
+    ),
     "verify": Verb("run two graphs on the same inputs and compare", verify.add_verify_arguments, verify.run_verify),
     "bench": Verb("time two graphs side by side, per shape", verify.add_bench_arguments, verify.run_bench),
     "restore": Verb("give the original of an optimised graph back", restore.add_arguments, restore.run),

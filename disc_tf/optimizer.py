@@ -127,6 +127,22 @@ def _optimize(
     return {}, OptimizeResult(result, report)
 
 
+def clusters_of(
+    graph_def: Any, outputs: Sequence[str] | None = None, options: Options | Mapping[str, Any] | None = None
+) -> tuple[Loaded, Clustering]:
+    """The graph as it is compiled (calls inlined) and its clusters: what `optimize_graph_def` does before it compiles. Same errors."""
+    settings = Options.from_overrides(options)
+    keep: dict[str, str] = {}
+    while True:
+        report = Report()
+        loaded = load(graph_def, outputs, keep_control=settings.keep_control, keep_legacy=keep, verify=settings.verify_passes)
+        clustering = _cluster(loaded, outputs, settings, report, _Clock(report), lambda _text: None)
+        unwanted = {n: str(clustering.reasons.get(n, "no output needs it")) for n in loaded.functional if n not in clustering.owner}
+        if unwanted.keys() <= keep.keys():
+            return loaded, clustering
+        keep |= unwanted
+
+
 class _Clock:
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -301,7 +317,7 @@ def describe_optimized(graph_def: Any) -> dict[str, Any]:
             entry |= {"error": str(e), "nodes": 0, "arguments": 0, "results": 0, "targets": [], "compiler_version": "?"}
         else:
             entry |= {
-                "nodes": len({n for nodes in a.kernels.values() for n in nodes}),
+                "nodes": len(node.attr["nodes"].s.splitlines()),
                 "arguments": len(a.args),
                 "results": len(a.results),
                 "targets": [t.isa for t in a.targets],
@@ -312,4 +328,4 @@ def describe_optimized(graph_def: Any) -> dict[str, Any]:
     return {"clusters": clusters, "nodes": len(graph_def.node)}
 
 
-__all__ = ["GraphError", "OptimizeResult", "Options", "Reason", "StrictError", "describe_optimized", "optimize_graph_def"]
+__all__ = ["GraphError", "OptimizeResult", "Options", "Reason", "StrictError", "clusters_of", "describe_optimized", "optimize_graph_def"]

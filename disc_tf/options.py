@@ -35,7 +35,10 @@ class Options:
         choices=("native", *TARGETS),
     )
     min_cluster_size: int = _option(
-        4, "leave groups of fewer compilable ops in TensorFlow", flag="--min-cluster-size", metavar="N"
+        4,
+        "leave groups of fewer compilable ops in TensorFlow; two are enough if one is a product or a convolution",
+        flag="--min-cluster-size",
+        metavar="N",
     )
     allow: tuple[str, ...] = _option((), "compile only these op types or node-name patterns", flag="--allow", metavar="P")
     deny: tuple[str, ...] = _option((), "never compile these op types or node-name patterns", flag="--deny", metavar="P")

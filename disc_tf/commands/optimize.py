@@ -1,10 +1,9 @@
-"""`disc-tf optimize` and `disc-tf inspect`."""
+"""`disc-tf optimize`."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
 import tempfile
 import time
@@ -26,7 +25,6 @@ from disc_tf.commands.common import (
     graph_bytes,
     model_specs,
     parse_sizes,
-    read_graph,
     read_whole_graph,
     write_atomically,
 )
@@ -92,14 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option_flags(parser)
 
 
-def add_inspect_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help="a GraphDef, .pb or .pbtxt; an optimised one is described without loading its code")
-    parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
-    parser.add_argument("--report", metavar="F", help=REPORT_HELP)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    add_option_flags(parser)
-
-
 def _phase(quiet: bool):
     start = time.perf_counter()
 
@@ -125,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.no_verify and not args.dry_run:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
     elif not args.outputs:
-        _, outputs, _ = _quiet_specs(args, graph)
+        _, outputs, _ = quiet_specs(args, graph)
     try:
         result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=args.dry_run, progress=say)
     except GraphError as e:
@@ -155,14 +145,16 @@ def run(args: argparse.Namespace) -> int:
         print(report.to_json())
     elif not args.quiet:
         print(report.to_text())
-        if not report.compiled_clusters:
+        if args.dry_run:
+            print("dry run: nothing was compiled, verified or written")
+        elif not report.compiled_clusters:
             print(f"nothing compiled: 0 of {len(report.clusters)} clusters")
     if code == OK and options.strict:
-        return _strict_code(args.input, report, "planned" if args.dry_run else "compiled")
+        return strict_code(args.input, report, "planned" if args.dry_run else "compiled")
     return code
 
 
-def _strict_code(path: str, report: Report, status: str) -> int:
+def strict_code(path: str, report: Report, status: str) -> int:
     """With --strict: `NOTHING_COMPILED`, and a line on stderr whatever else is quiet, if no cluster has ``status``."""
     if any(c.status == status for c in report.clusters):
         return OK
@@ -202,7 +194,8 @@ def _write_output(args: argparse.Namespace, graph_def: Any) -> None:
         raise CommandError(f"cannot write {args.output}.weights: {e.strerror or e}") from e
 
 
-def _quiet_specs(args: argparse.Namespace, graph: Any):
+def quiet_specs(args: argparse.Namespace, graph: Any):
+    """`model_specs`, nothing where there is no description and the graph's inputs cannot be made up."""
     try:
         return model_specs(args.input, graph, args.inputs_json, args.outputs)
     except CommandError:
@@ -242,45 +235,3 @@ def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes:
             points=args.points,
             progress=say,
         )
-
-
-def run_inspect(args: argparse.Namespace) -> int:
-    from disc_tf.frontend.errors import GraphError
-    from disc_tf.optimizer import describe_optimized, optimize_graph_def
-
-    options = options_from(args)
-    check_distinct({"input": args.input, "report": args.report})
-    if args.report:
-        check_output(args.report)
-    graph = read_graph(args.input)
-    if any(n.op == "DiscLaunch" for n in graph.node):
-        if args.report:
-            raise CommandError(f"{args.input} is optimised already: --report takes the original graph", USAGE)
-        described = describe_optimized(graph)
-        print(json.dumps(described, indent=2) if args.json else _describe_text(described))
-        return OK
-    outputs = list(args.outputs)
-    if not outputs:
-        args.inputs_json = None
-        _, outputs, _ = _quiet_specs(args, graph)
-    try:
-        result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=True)
-    except GraphError as e:
-        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
-    if args.report:
-        write_report(args.report, result.report, args.input)
-    print(result.report.to_json() if args.json else result.report.to_text(left_out_limit=50))
-    return _strict_code(args.input, result.report, "planned") if options.strict else OK
-
-
-def _describe_text(described: dict[str, Any]) -> str:
-    lines = ["an optimised graph: it contains native code, load it only if you trust where it comes from"]
-    for c in described["clusters"]:
-        if "error" in c:
-            lines.append(f"  {c['node']}: its code cannot be read: {c['error']}")
-            continue
-        lines.append(
-            f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
-            f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}"
-        )
-    return "\n".join(lines)

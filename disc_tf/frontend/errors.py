@@ -37,6 +37,30 @@ REASON_TEXT = {
     "VARIABLE": "reads or holds a variable",
 }
 
+#: Reason codes -> what a user can do about it.
+REASON_ADVICE = {
+    "UNSUPPORTED_OP": "docs/ops.md lists the ops that are compiled; the rest of the graph is compiled around it",
+    "DTYPE": "cast to a supported type (f16, bf16, f32, f64, integers, bool) around it, or leave it: strings always stay in TensorFlow",
+    "ATTRIBUTE": "docs/ops.md says which attribute values are compiled",
+    "RANK_UNKNOWN": "give the rank of the inputs: --hint 'INPUT: [a, b]', or a shape in the model's signature",
+    "NOT_CONSTANT": "freeze the model, so that this operand is a constant, or make it from the shape of a tensor",
+    "SHAPE": "give static dims in the model's signature, or a --hint for the inputs",
+    "INVALID": "TensorFlow raises here as well: correct the model",
+    "TOO_COMPLEX": "split the model, or make the sizes that it computes simpler",
+    "INTERNAL": "please report it, with the graph if you may; --deny NODE leaves the node in TensorFlow and compiles the rest",
+    "CONTROL_EDGE": "drop the control dependency, or --allow only nodes that do not need it",
+    "DEVICE": "clear the node's device, or place it on a CPU",
+    "IN_FRAME": "freeze the model with lower_control_flow=False, so that its loops are functional",
+    "MUST_COMPILE": "export the model without jit_compile",
+    "DENIED": "change --allow or --deny",
+    "CLUSTER_TOO_SMALL": "--min-cluster-size 1 compiles it all the same",
+    "FED": "it is an input",
+    "FETCHED": "fetch an output after it, or leave it",
+    "FUEL": "raise --fuel",
+    "PUT_BACK": "disc-tf verify says what differs and where; --no-timing keeps clusters that are only slower",
+    "VARIABLE": "freeze the model if its weights do not change",
+}
+
 #: codes of `lowering.errors.REASONS` -> codes of the report
 LOWERING_CODES = {"OP": "UNSUPPORTED_OP", "ATTR": "ATTRIBUTE", "RANK": "RANK_UNKNOWN"}
 

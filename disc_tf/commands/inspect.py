@@ -1,0 +1,95 @@
+"""`disc-tf inspect`: what would be compiled, why not the rest, what happens with one node."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_graph, write_atomically
+from disc_tf.commands.optimize import add_option_flags, options_from, quiet_specs, strict_code
+from disc_tf.commands.reports import REPORT_HELP, write_report
+
+_DRAWINGS = (".svg", ".dot", ".gv")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", help="a GraphDef, .pb or .pbtxt; an optimised one is described without loading its code")
+    parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
+    parser.add_argument("--explain", metavar="NODE", help="say what happens with this node: its cluster and kernel, or why it has none")
+    parser.add_argument("--draw", metavar="F", help="draw the clusters on the graph: .svg for viewers, .dot for Graphviz")
+    parser.add_argument("--report", metavar="F", help=REPORT_HELP)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_option_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.optimizer import describe_optimized, optimize_graph_def
+
+    options = options_from(args)
+    _check_files(args)
+    graph = read_graph(args.input)
+    optimized = any(n.op == "DiscLaunch" for n in graph.node)
+    if optimized and (args.report or args.draw):
+        flag = "--report" if args.report else "--draw"
+        raise CommandError(f"{args.input} is optimised already: {flag} takes the original graph (disc-tf restore gives it back)", USAGE)
+    outputs = list(args.outputs)
+    if not outputs and not optimized:
+        args.inputs_json = None
+        _, outputs, _ = quiet_specs(args, graph)
+    try:
+        if args.explain:
+            from disc_tf.insight.explain import explain
+
+            found = explain(graph, args.explain, outputs or None, options)
+            print(json.dumps(dataclasses.asdict(found), indent=2) if args.json else found.to_text())
+            if not args.report and not args.draw:
+                return OK
+        if optimized:
+            described = describe_optimized(graph)
+            print(json.dumps(described, indent=2) if args.json else _describe_text(described))
+            return OK
+        result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=True)
+    except GraphError as e:
+        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    if args.report:
+        write_report(args.report, result.report, args.input)
+    if args.draw:
+        _draw(args.draw, result.report)
+    if not args.explain:
+        print(result.report.to_json() if args.json else result.report.to_text(left_out_limit=50))
+    return strict_code(args.input, result.report, "planned") if options.strict else OK
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    check_distinct({"input": args.input, "report": args.report, "drawing": args.draw})
+    if args.report:
+        check_output(args.report)
+    if args.draw:
+        if Path(args.draw).suffix.lower() not in _DRAWINGS:
+            raise CommandError(f"--draw {args.draw}: end the name in .svg or .dot", USAGE)
+        check_output(args.draw)
+
+
+def _draw(path: str, report: Any) -> None:
+    from disc_tf.insight.draw import to_dot, to_svg
+
+    status = {c.name: c.status for c in report.clusters}
+    make = to_svg if Path(path).suffix.lower() == ".svg" else to_dot
+    write_atomically(path, make(report.drawing, status).encode("utf-8", "replace"))
+
+
+def _describe_text(described: dict[str, Any]) -> str:
+    lines = ["an optimised graph: it contains native code, load it only if you trust where it comes from"]
+    for c in described["clusters"]:
+        if "error" in c:
+            lines.append(f"  {c['node']}: its code cannot be read: {c['error']}")
+            continue
+        lines.append(
+            f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
+            f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}"
+        )
+    return "\n".join(lines)
