@@ -135,7 +135,11 @@ class ClusterReport:
 
 @dataclasses.dataclass
 class ShapeResult:
-    """Verification and timing at one set of input shapes. Times in milliseconds, errors absolute and relative."""
+    """Verification and timing at one set of input shapes. Times in milliseconds, errors absolute and relative.
+
+    ``ratios``: how many times faster the optimised graph was in each round; ``interval`` bounds their median with 95 % confidence.
+    ``source``: generated values, or a record of the model's warm-up file.
+    """
 
     shapes: dict[str, list[int]]
     ok: bool
@@ -144,6 +148,14 @@ class ShapeResult:
     max_rel: dict[str, float] = dataclasses.field(default_factory=dict)
     original_ms: float | None = None
     optimized_ms: float | None = None
+    ratios: list[float] = dataclasses.field(default_factory=list)
+    interval: tuple[float, float] | None = None
+    source: str = "generated"
+
+    @property
+    def slower(self) -> bool:
+        """Whether the optimised graph is slower here: the interval lies below one as a whole."""
+        return self.interval is not None and self.interval[1] < 1.0
 
 
 @dataclasses.dataclass
@@ -263,5 +275,14 @@ def shape_line(s: ShapeResult) -> str:
     worst = max(s.max_abs.values(), default=0.0)
     text = f"{'ok  ' if s.ok else 'FAIL'} {shapes}: max abs error {worst:.2e}"
     if s.original_ms is not None and s.optimized_ms:
-        text += f", {s.original_ms:.2f} -> {s.optimized_ms:.2f} ms ({s.original_ms / s.optimized_ms:.2f}x)"
+        text += f", {s.original_ms:.2f} -> {s.optimized_ms:.2f} ms ({s.original_ms / s.optimized_ms:.2f}x{_interval(s)})"
+    if s.source != "generated":
+        text += f", {s.source}"
     return text + (f" ({s.message})" if s.message else "")
+
+
+def _interval(s: ShapeResult) -> str:
+    if s.interval is None:
+        return ""
+    low, high = s.interval
+    return f", 95 % in {low:.2f} to {high:.2f}{': slower' if s.slower else ''}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from disc_tf.report import ShapeResult
 from disc_tf.testing.compare import compare
 from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
 from disc_tf.testing.tf_process import ProcessFailed, TfError, TfProcess
+from disc_tf.testing.timing import ROUNDS, interval, race
 
 
 def verify_graphs(
@@ -26,7 +29,7 @@ def verify_graphs(
     tolerance: float | None = None,
     timing: bool = False,
     threads: int = 0,
-    rounds: int = 5,
+    rounds: int = ROUNDS,
     broadcast: bool = False,
     progress: Callable[[ShapeResult], None] | None = None,
 ) -> list[ShapeResult]:
@@ -38,38 +41,94 @@ def verify_graphs(
     message says so. Raises `ProcessFailed` if the original's process does not answer.
     """
     names = [f"{s.name}:0" for s in specs]
-    results = []
     with contextlib.ExitStack() as stack:
         reference = stack.enter_context(TfProcess(original, names, outputs, reference=True, threads=threads))
-        # oneDNN off on both sides: what stays in TensorFlow must not count as a difference. Grappler is on, as for users.
-        quiet = {"TF_ENABLE_ONEDNN_OPTS": "0"}
         candidate, failure = None, ""
         try:
-            candidate = stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads, env=quiet))
+            candidate = stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads, env=QUIET))
         except (ProcessFailed, TfError) as e:
             failure = f"the optimised graph does not load: {e}"
-        users = []
+        users: list[Side] = []
         if timing and candidate is not None:
             users = [
                 stack.enter_context(TfProcess(original, names, outputs, threads=threads)),
                 stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads)),
             ]
-        cases = [(make_feeds(specs, size, seed=i), True) for i, size in enumerate(sizes)]
-        cases += [(feeds, False) for feeds in broadcast_feeds(specs)] if broadcast else []
-        for feeds, timed in cases:
-            result = ShapeResult({s.name: list(f.shape) for s, f in zip(specs, feeds, strict=True)}, not failure, failure)
-            if candidate is not None and not failure:
-                try:
-                    _check(result, reference, candidate, feeds, outputs, tolerance)
-                except CandidateFailed as e:
-                    result.ok, result.message = False, str(e)
-                    failure = result.message
-            if users and timed and result.ok and not result.message:
-                _time(result, users[0], users[1], feeds, rounds)
-            results.append(result)
+        cases = [Case(make_feeds(specs, size, seed=i)) for i, size in enumerate(sizes)]
+        cases += [Case(feeds, timed=False) for feeds in broadcast_feeds(specs)] if broadcast else []
+        check = Check([s.name for s in specs], outputs, reference, candidate, users, tolerance, rounds, failure)
+        return check.all(cases, progress)
+
+
+#: oneDNN off on both sides: what stays in TensorFlow must not count as a difference. Grappler is on, as for users.
+QUIET = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+
+
+class Side(Protocol):
+    """A graph, or a signature, in a process: `TfProcess`, `SignatureSide`."""
+
+    info: dict[str, int]
+
+    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+    def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]: ...
+    def memory(self) -> dict[str, int]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What both sides are given. source: see `ShapeResult`. private: a user's record: no message may quote it."""
+
+    feeds: Sequence[np.ndarray]
+    timed: bool = True
+    source: str = "generated"
+    private: bool = False
+
+
+@dataclasses.dataclass
+class Check:
+    """The comparison of two sides, case by case. ``users``: both sides as users run them, to be timed; none for no timing.
+
+    ``failure``: why the candidate is of no use, once it is not. ``deadline``: `time.monotonic` after which nothing is timed any more, and
+    no further case is run once one was compared.
+    """
+
+    names: Sequence[str]
+    outputs: Sequence[str]
+    reference: Side
+    candidate: Side | None
+    users: Sequence[Side] = ()
+    tolerance: float | None = None
+    rounds: int = ROUNDS
+    failure: str = ""
+    deadline: float = math.inf
+
+    def all(self, cases: Sequence[Case], progress: Callable[[ShapeResult], None] | None = None) -> list[ShapeResult]:
+        """The results, in order; fewer than cases only if the time is over."""
+        results: list[ShapeResult] = []
+        for case in cases:
+            if self._late() and any(r.max_abs or not r.ok for r in results):
+                break
+            results.append(self.one(case))
             if progress is not None:
-                progress(result)
-    return results
+                progress(results[-1])
+        return results
+
+    def one(self, case: Case) -> ShapeResult:
+        shapes = {n: list(f.shape) for n, f in zip(self.names, case.feeds, strict=True)}
+        result = ShapeResult(shapes, not self.failure, self.failure, source=case.source)
+        if self.candidate is None or self.failure:
+            return result
+        try:
+            _check(result, self.reference, self.candidate, case, self.outputs, self.tolerance)
+        except CandidateFailed as e:
+            result.ok, result.message = False, str(e)
+            self.failure = result.message
+        if self.users and case.timed and result.ok and not result.message and not self._late():
+            _time(result, self.users[0], self.users[1], case, self.rounds)
+        return result
+
+    def _late(self) -> bool:
+        return time.monotonic() > self.deadline
 
 
 class OptimizedRaised(RuntimeError):
@@ -81,25 +140,19 @@ class CandidateFailed(Exception):
 
 
 def _check(
-    result: ShapeResult,
-    reference: TfProcess,
-    candidate: TfProcess,
-    feeds: Sequence[np.ndarray],
-    outputs: Sequence[str],
-    tolerance: float | None,
+    result: ShapeResult, reference: Side, candidate: Side, case: Case, outputs: Sequence[str], tolerance: float | None
 ) -> None:
-    expected, want_code = _run(reference, feeds)
+    expected, want_code = _run(reference, case.feeds)
     try:
-        actual, got_code = _run(candidate, feeds)
+        actual, got_code = _run(candidate, case.feeds)
     except ProcessFailed as e:
-        raise CandidateFailed(f"the optimised graph: {e}") from e
-    if want_code != got_code:
-        said = "succeeded" if got_code is None else f"raised code {got_code[0]}: {_telling_line(got_code[1])}"
-        wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}: {_telling_line(want_code[1])}"
-        if (want_code or (0,))[0] != (got_code or (0,))[0]:
-            result.ok = False
-            result.message = f"TensorFlow {wanted}; the optimised graph {said}"
-            return
+        raise CandidateFailed(f"the optimised graph: {str(e).splitlines()[0] if case.private else e}") from e
+    if (want_code or (0,))[0] != (got_code or (0,))[0]:
+        result.ok = False
+        said = "succeeded" if got_code is None else f"raised code {got_code[0]}{_quoted(got_code[1], case)}"
+        wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}{_quoted(want_code[1], case)}"
+        result.message = f"TensorFlow {wanted}; the optimised graph {said}"
+        return
     if expected is None or actual is None:
         result.message = f"both raise code {want_code[0] if want_code else 0}"
         return
@@ -111,38 +164,37 @@ def _check(
             result.message = f"{name}: {c.message}"
 
 
-def _run(process: TfProcess, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:
+def _quoted(message: str, case: Case) -> str:
+    return "" if case.private else f": {_telling_line(message)}"
+
+
+def _run(process: Side, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:
     try:
         return process.run(feeds), None
     except TfError as e:
         return None, (e.code, str(e) or "?")
 
 
-def _time(
-    result: ShapeResult, user: TfProcess, candidate: TfProcess, feeds: Sequence[np.ndarray], rounds: int
-) -> None:
-    """Median seconds of interleaved rounds, several runs a round for short ones.
+def _time(result: ShapeResult, user: Side, candidate: Side, case: Case, rounds: int) -> None:
+    """Medians and the ratio of each round.
 
     The original may raise here where the reference does not (oneDNN refuses shapes of its own): a note. If only the optimised graph
     raises, that is a difference.
     """
+    feeds = case.feeds
     try:
-        once = max(min(user.time(feeds, 2, 1)), 1e-6)
+        user.time(feeds, 1, 0)
     except TfError as e:
-        result.message = not_timed(e)
+        result.message = f"not timed: TensorFlow itself raises code {e.code}" if case.private else not_timed(e)
         return
-    repeats = int(np.clip(0.05 / once, 1, 50))
-    original: list[float] = []
-    optimized: list[float] = []
     try:
-        for _ in range(rounds):
-            original += user.time(feeds, repeats, 1)
-            optimized += candidate.time(feeds, repeats, 1)
+        found = race(lambda n, warmup: user.time(feeds, n, warmup), lambda n, warmup: candidate.time(feeds, n, warmup), rounds)
     except TfError as e:
-        result.ok, result.message = False, f"TensorFlow as users run it succeeds; the optimised graph {_said(e)}"
+        said = f"raises code {e.code}" if case.private else _said(e)
+        result.ok, result.message = False, f"TensorFlow as users run it succeeds; the optimised graph {said}"
         return
-    result.original_ms = float(np.median(original)) * 1e3
-    result.optimized_ms = float(np.median(optimized)) * 1e3
+    result.original_ms, result.optimized_ms = found.original * 1e3, found.optimized * 1e3
+    result.ratios, result.interval = list(found.ratios), interval(found.ratios)
 
 
 def _said(error: TfError) -> str:
@@ -208,38 +260,51 @@ def bench_graphs(
     only the optimised graph raises.
     """
     names = [f"{s.name}:0" for s in specs]
-    rows = []
     with contextlib.ExitStack() as stack:
         sides = [
             stack.enter_context(TfProcess(original, names, outputs, threads=threads)),
             stack.enter_context(TfProcess(optimized, names, outputs, ops=True, threads=threads)),
         ]
-        for i, size in enumerate(sizes):
-            feeds = make_feeds(specs, size, seed=i)
-            try:
-                first_run = sides[0].time(feeds, 1, 0)[0]
-            except TfError as e:
-                if skipped is None:
-                    raise
-                skipped(size, not_timed(e))
-                continue
-            try:
-                cold = [first_run, sides[1].time(feeds, 1, 0)[0]]
-                once = [max(min(side.time(feeds, 2, 1)), 1e-6) for side in sides]
-                repeats = int(np.clip(0.05 / max(once), 2, 100))
-                samples: list[list[float]] = [[], []]
-                for _ in range(rounds):
-                    for side, found in zip(sides, samples, strict=True):
-                        found += side.time(feeds, repeats, 1)
-            except TfError as e:
-                raise OptimizedRaised(f"at {dict(size)} TensorFlow succeeds; the optimised graph {_said(e)}") from e
-            timings = []
-            for side, first, found in zip(sides, cold, samples, strict=True):
-                peak = (side.memory()["peak"] - side.info["import_rss"]) / 1e6
-                timings.append(
-                    Timing(first * 1e3, float(np.median(found)) * 1e3, float(np.quantile(found, 0.99)) * 1e3, peak)
-                )
-            rows.append(BenchRow(dict(size), *timings))
-            if progress is not None:
-                progress(rows[-1])
+        return bench_sides(sides, specs, sizes, rounds=rounds, progress=progress, skipped=skipped)
+
+
+def bench_sides(
+    sides: Sequence[Side],
+    specs: Sequence[InputSpec],
+    sizes: Sequence[Mapping[str, int]],
+    *,
+    rounds: int = 7,
+    progress: Callable[[BenchRow], None] | None = None,
+    skipped: Callable[[Mapping[str, int], str], None] | None = None,
+) -> list[BenchRow]:
+    """`bench_graphs` for two sides that are loaded."""
+    rows = []
+    for i, size in enumerate(sizes):
+        feeds = make_feeds(specs, size, seed=i)
+        try:
+            first_run = sides[0].time(feeds, 1, 0)[0]
+        except TfError as e:
+            if skipped is None:
+                raise
+            skipped(size, not_timed(e))
+            continue
+        try:
+            cold = [first_run, sides[1].time(feeds, 1, 0)[0]]
+            once = [max(min(side.time(feeds, 2, 1)), 1e-6) for side in sides]
+            repeats = int(np.clip(0.05 / max(once), 2, 100))
+            samples: list[list[float]] = [[], []]
+            for _ in range(rounds):
+                for side, found in zip(sides, samples, strict=True):
+                    found += side.time(feeds, repeats, 1)
+        except TfError as e:
+            raise OptimizedRaised(f"at {dict(size)} TensorFlow succeeds; the optimised graph {_said(e)}") from e
+        timings = []
+        for side, first, found in zip(sides, cold, samples, strict=True):
+            peak = (side.memory()["peak"] - side.info["import_rss"]) / 1e6
+            timings.append(
+                Timing(first * 1e3, float(np.median(found)) * 1e3, float(np.quantile(found, 0.99)) * 1e3, peak)
+            )
+        rows.append(BenchRow(dict(size), *timings))
+        if progress is not None:
+            progress(rows[-1])
     return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from disc_tf.ir.types import DType, tf_type_name
-
-#: ops whose first output holds the same integers as their first input
-_SAME_VALUES = frozenset(
-    "Identity Cast Reshape ExpandDims Squeeze StopGradient Snapshot EnsureShape PreventGradient Transpose".split()
-)
-#: op -> (input that is an index, input whose rows it picks)
-_INDEXERS = {"GatherV2": (1, 0), "Gather": (1, 0), "ResourceGather": (1, 0)}
+from disc_tf.testing.strings import Strings, bounds, can_be_made
+from disc_tf.testing.value_flow import Flow
+from disc_tf.testing.value_ranges import Learned, learn
 
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:
-    """One graph input. dims: an int, a name (equal names are equal extents) or None. low/high bound integer values."""
+    """One graph input. dims: an int or a name (equal names are equal extents). low/high bound integer values.
+
+    kind: ``auto``, ``mask`` (ones, then zeros along the last axis), ``sorted`` (along the first axis) or ``whole`` (floats that are whole
+    numbers in the bounds). choices: the integers to choose from. strings: how values of dtype object (bytes) are made.
+    """
 
     name: str
     dtype: np.dtype
@@ -32,6 +31,8 @@ class InputSpec:
     low: int = 0
     high: int = 2
     kind: str = "auto"
+    choices: tuple[int, ...] = ()
+    strings: Strings | None = None
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
@@ -43,11 +44,22 @@ class InputSpec:
             keep = rng.integers(max(1, (length + 1) // 2), length + 1, size=tuple(shape[:-1])) if length else 0
             mask = np.arange(length) < np.asarray(keep)[..., None]
             return np.broadcast_to(mask, shape).astype(self.dtype)
+        if self.dtype == object:
+            return (self.strings or Strings()).make(shape, rng)
+        if self.choices:
+            return np.array(self.choices)[rng.integers(0, len(self.choices), tuple(shape))].astype(self.dtype)
         if self.dtype.kind == "b":
             return rng.integers(0, 2, shape).astype(self.dtype)
-        if self.dtype.kind in "iu":
-            return rng.integers(self.low, max(self.high, self.low + 1), shape).astype(self.dtype)
+        if self.dtype.kind in "iu" or self.kind == "whole":
+            values = rng.integers(self.low, max(self._high(), self.low + 1), shape)
+            if self.kind == "sorted" and values.ndim:
+                values.sort(axis=0)
+            return values.astype(self.dtype)
         return rng.standard_normal(shape).astype(np.float32).astype(self.dtype)
+
+    def _high(self) -> int:
+        """The bound as far as the dtype holds it."""
+        return min(self.high, int(np.iinfo(self.dtype).max) + 1) if self.dtype.kind in "iu" else self.high
 
 
 def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[dict[str, int]]]:
@@ -72,37 +84,48 @@ def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[
 def specs_from_graph(
     graph_def: Any, equal: Sequence[tuple[str, str]] = (), outputs: Sequence[str] | None = None
 ) -> list[InputSpec]:
-    """Inputs of a GraphDef: the placeholders that ``outputs`` need (None: all), integer ranges learned from the tables they index.
+    """Inputs of a GraphDef: the placeholders that ``outputs`` need (None: all), with values learned from what reads them (`value_ranges`).
 
     Unknown dims get the name ``<input>/<axis>``. ``equal`` are pairs of such names that must be equal; without any, dims at the same axis
     of inputs of the same rank are taken to be equal, and axis 0 of all. ValueError, with the way out, for an input that cannot be made up.
     """
-    consumers: dict[str, list[tuple[Any, int]]] = {}
-    nodes = {}
-    for node in graph_def.node:
-        nodes[node.name] = node
-        for i, name in enumerate(node.input):
-            if not name.startswith("^"):
-                consumers.setdefault(name.split(":")[0], []).append((node, i))
+    nodes = {node.name: node for node in graph_def.node}
     needed = nodes.keys() if outputs is None else _needed(nodes, outputs)
-    placeholders = [n for n in graph_def.node if n.op == "Placeholder" and n.name in needed]
+    flow: Flow | None = None
+    raw: list[InputSpec] = []
+    for node in graph_def.node:
+        if node.op != "Placeholder" or node.name not in needed:
+            continue
+        number, shape = node.attr["dtype"].type, node.attr["shape"].shape
+        if not can_be_made(number) or shape.unknown_rank:
+            raise ValueError(f"input {node.name}: {why_not(number, shape)}")
+        flow = flow or Flow(graph_def)
+        raw.append(make_spec(node.name, number, [d.size for d in shape.dim], learn(flow, flow.root, (node.name, 0))))
+    return share_dims(raw, equal)
+
+
+def make_spec(name: str, tf_type: int, dims: Sequence[int], learned: Learned) -> InputSpec:
+    """The spec of an input; negative dims get the name ``<input>/<axis>``."""
+    named = tuple(d if d >= 0 else f"{name}/{i}" for i, d in enumerate(dims))
+    dtype = DType.from_tf(tf_type)
+    if dtype is None:
+        return InputSpec(name, np.dtype(object), named, strings=Strings.of(learned))
+    low, high = bounds(learned)
+    choices = tuple(k for k in learned.keys if isinstance(k, int))
+    kind = "auto"
+    if dtype.is_int and learned.sorted:
+        kind = "sorted"
+    elif dtype.is_float and learned.high is not None:
+        kind = "whole"
+    return InputSpec(name, dtype.np, named, low, high, kind, choices)
+
+
+def share_dims(specs: Sequence[InputSpec], equal: Sequence[tuple[str, str]] = ()) -> list[InputSpec]:
+    """The specs with one name for dims that are equal: the pairs ``equal``, or what is likely."""
     names: dict[str, str] = {}
-    raw: list[tuple[Any, DType, list[int | str]]] = []
-    for node in placeholders:
-        dtype = DType.from_tf(node.attr["dtype"].type)
-        shape = node.attr["shape"].shape
-        if dtype is None or shape.unknown_rank:
-            raise ValueError(f"input {node.name}: {_why_not(node)}")
-        dims: list[int | str] = [d.size if d.size >= 0 else f"{node.name}/{i}" for i, d in enumerate(shape.dim)]
-        raw.append((node, dtype, dims))
-    for a, b in equal or _guess_equal([dims for _, _, dims in raw]):
+    for a, b in equal or _guess_equal([s.dims for s in specs]):
         names[_find(names, a)] = _find(names, b)
-    specs = []
-    for node, dtype, dims in raw:
-        high = _index_limit(node.name, consumers, nodes) if dtype.is_int else None
-        merged = tuple(_find(names, d) if isinstance(d, str) else d for d in dims)
-        specs.append(InputSpec(node.name, dtype.np, merged, 0, high if high is not None else 2))
-    return specs
+    return [dataclasses.replace(s, dims=tuple(_find(names, d) if isinstance(d, str) else d for d in s.dims)) for s in specs]
 
 
 def _needed(nodes: Mapping[str, Any], outputs: Sequence[str]) -> set[str]:
@@ -117,13 +140,12 @@ def _needed(nodes: Mapping[str, Any], outputs: Sequence[str]) -> set[str]:
     return seen
 
 
-def _why_not(node: Any) -> str:
-    """Why no values can be made up for a placeholder, and what helps."""
-    attr = node.attr["dtype"]
+def why_not(tf_type: int, shape: Any) -> str:
+    """Why no values can be made up for an input, and what helps."""
     without = "--no-verify compiles without a run"
-    if attr.type and DType.from_tf(attr.type) is None:
-        return f"values of type {tf_type_name(attr.type)} cannot be made up, so the graph cannot be run here; {without}"
-    what = "rank" if attr.type else "dtype"
+    if tf_type and not can_be_made(tf_type):
+        return f"values of type {tf_type_name(tf_type)} cannot be made up, so the graph cannot be run here; {without}"
+    what = "rank" if tf_type else "dtype"
     return f"its {what} is not known; describe the inputs with --inputs-json FILE ({without})"
 
 
@@ -140,36 +162,6 @@ def _guess_equal(all_dims: Sequence[Sequence[int | str]]) -> list[tuple[str, str
             if isinstance(a, str) and isinstance(b, str) and (axis == 0 or len(x) == len(y)):
                 pairs.append((a, b))
     return pairs
-
-
-def _index_limit(name: str, consumers: Mapping[str, list[tuple[Any, int]]], nodes: Mapping[str, Any]) -> int | None:
-    """The smallest table that the values of ``name`` index, or None."""
-    limit: int | None = None
-    seen, work = {name}, deque([name])
-    while work:
-        for node, i in consumers.get(work.popleft(), ()):
-            if node.op in _SAME_VALUES and i == 0 and node.name not in seen:
-                seen.add(node.name)
-                work.append(node.name)
-            elif node.op in _INDEXERS and _INDEXERS[node.op][0] == i:
-                rows = _rows(nodes, node.input[_INDEXERS[node.op][1]])
-                if rows is not None and rows > 0:
-                    limit = rows if limit is None else min(limit, rows)
-    return limit
-
-
-def _rows(nodes: Mapping[str, Any], name: str) -> int | None:
-    for _ in range(8):
-        node = nodes.get(name.split(":")[0])
-        if node is None:
-            return None
-        if node.op == "Const":
-            dims = node.attr["value"].tensor.tensor_shape.dim
-            return dims[0].size if dims else None
-        if node.op not in _SAME_VALUES or not node.input:
-            return None
-        name = node.input[0]
-    return None
 
 
 def sample_sizes(specs: Sequence[InputSpec], count: int, seed: int = 0) -> list[dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Run a GraphDef file in TensorFlow in a process of its own: the reference, or TensorFlow as users run it."""
+"""Run a GraphDef file or a SavedModel in TensorFlow in a process of its own: the reference, or TensorFlow as users run it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,25 +30,19 @@ class ProcessFailed(RuntimeError):
     """The child did not answer with a result or a status: it ended, or what it was given cannot be run. The message has its last words."""
 
 
-class TfProcess:
-    """A child process with one graph loaded.
-
-    reference=True: grappler's meta optimizer and oneDNN off (what results are compared with); False: as users run it.
-    ops=True loads our op library first. threads: intra-op, inter-op and our own pool. python: another interpreter (compatibility tests).
-    """
+class _Child:
+    """A child process that answers over a pipe; ``config`` is what it loads first."""
 
     def __init__(
         self,
-        path: str | Path,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
+        config: Mapping[str, Any],
         *,
-        reference: bool = False,
-        ops: bool = False,
-        threads: int = 0,
-        python: str = sys.executable,
-        env: dict[str, str] | None = None,
-        timeout: float = 900.0,
+        reference: bool,
+        ops: bool,
+        threads: int,
+        python: str,
+        env: Mapping[str, str] | None,
+        timeout: float,
     ) -> None:
         self._timeout = timeout
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
@@ -67,16 +61,8 @@ class TfProcess:
             stderr=self._stderr,
             env=environment,
         )
-        config = {
-            "path": str(path),
-            "inputs": list(inputs),
-            "outputs": list(outputs),
-            "reference": reference,
-            "ops": ops,
-            "threads": threads,
-        }
         try:
-            self.info: dict[str, int] = self._ask("load", config)
+            self.info: dict[str, int] = self._ask("load", {**config, "reference": reference, "ops": ops, "threads": threads})
         except BaseException:
             self.close()
             raise
@@ -104,14 +90,6 @@ class TfProcess:
             raise ProcessFailed(value)
         return value
 
-    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Outputs for the feeds (in the order of ``inputs``). Raises `TfError` with TensorFlow's code."""
-        return self._ask("run", list(feeds))
-
-    def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
-        """Seconds of ``repeats`` runs after ``warmup`` ones. Raises `TfError` with TensorFlow's code."""
-        return self._ask("time", (list(feeds), repeats, warmup))
-
     def memory(self) -> dict[str, int]:
         """Resident and peak bytes of the child."""
         return self._ask("memory")
@@ -128,8 +106,98 @@ class TfProcess:
             self._child.wait()
         self._stderr.close()
 
-    def __enter__(self) -> TfProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+class TfProcess(_Child):
+    """A child process with one graph loaded.
+
+    reference=True: grappler's meta optimizer and oneDNN off (what results are compared with); False: as users run it.
+    ops=True loads our op library first. threads: intra-op, inter-op and our own pool. python: another interpreter (compatibility tests).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        reference: bool = False,
+        ops: bool = False,
+        threads: int = 0,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 900.0,
+    ) -> None:
+        config = {"path": str(path), "inputs": list(inputs), "outputs": list(outputs)}
+        super().__init__(config, reference=reference, ops=ops, threads=threads, python=python, env=env, timeout=timeout)
+
+    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs for the feeds (in the order of ``inputs``). Raises `TfError` with TensorFlow's code."""
+        return self._ask("run", list(feeds))
+
+    def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
+        """Seconds of ``repeats`` runs after ``warmup`` ones. Raises `TfError` with TensorFlow's code."""
+        return self._ask("time", (list(feeds), repeats, warmup))
+
+
+class SavedModelProcess(_Child):
+    """A child process with a SavedModel loaded; the settings are those of `TfProcess`.
+
+    loader: ``tf2`` (`tf.saved_model.load`, signatures are functions) or ``session`` (TensorFlow 1's loader, as TensorFlow Serving does).
+    tags: of the graph to load; None for the only one.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        tags: Sequence[str] | None = None,
+        loader: str = "tf2",
+        reference: bool = False,
+        ops: bool = False,
+        threads: int = 0,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 900.0,
+    ) -> None:
+        config = {"saved_model": str(directory), "tags": None if tags is None else list(tags), "loader": loader}
+        super().__init__(config, reference=reference, ops=ops, threads=threads, python=python, env=env, timeout=timeout)
+
+    def run(self, signature: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name. Raises `TfError` with TensorFlow's code."""
+        return self._ask("run", (signature, dict(feeds)))
+
+    def time(self, signature: str, feeds: Mapping[str, np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
+        """Seconds of ``repeats`` runs after ``warmup`` ones. Raises `TfError` with TensorFlow's code."""
+        return self._ask("time", ((signature, dict(feeds)), repeats, warmup))
+
+
+class SignatureSide:
+    """One signature of a process, with feeds and results in the order of ``inputs`` and ``outputs``."""
+
+    def __init__(self, process: SavedModelProcess, signature: str, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self.process, self.signature, self.inputs, self.outputs = process, signature, list(inputs), list(outputs)
+        self.info = process.info
+
+    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Raises `TfError` with TensorFlow's code; `ProcessFailed` where an output is missing."""
+        found = self.process.run(self.signature, self._named(feeds))
+        if missing := [name for name in self.outputs if name not in found]:
+            raise ProcessFailed(f"signature {self.signature} gives no output {', '.join(missing)}")
+        return [found[name] for name in self.outputs]
+
+    def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
+        """Seconds of each run. Raises `TfError` with TensorFlow's code."""
+        return self.process.time(self.signature, self._named(feeds), repeats, warmup)
+
+    def memory(self) -> dict[str, int]:
+        """Of the whole process."""
+        return self.process.memory()
+
+    def _named(self, feeds: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(self.inputs, feeds, strict=True))

@@ -1,12 +1,13 @@
-"""A child process that runs one GraphDef in TensorFlow and answers over a pipe.
+"""A child process that runs one GraphDef or SavedModel in TensorFlow and answers over a pipe.
 
-Started by `disc_tf.testing.tf_process.TfProcess`; speaks length-prefixed pickles on stdin/stdout (both ends are ours). It is a
+Started by `disc_tf.testing.tf_process`; speaks length-prefixed pickles on stdin/stdout (both ends are ours). It is a
 process of its own so that the reference is not touched by our op library, its environment (oneDNN, threads) can differ, and peak
 memory is that of one model.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
@@ -14,6 +15,7 @@ import resource
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -47,54 +49,131 @@ def write_message(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-class Runner:
-    """A session on one graph."""
+class _Runner:
+    """TensorFlow in this process: running and timing what subclasses make callable."""
+
+    weights = 0
 
     def __init__(self, config: dict[str, Any]) -> None:
         import tensorflow as tf
 
-        self.tf = tf
+        self.tf: Any = tf
         if config["ops"]:
             import disc_tf
 
             disc_tf.load_op_library()
         self.import_rss = current_rss()
-        graph_def = tf.compat.v1.GraphDef()
-        with open(config["path"], "rb") as f:
-            graph_def.ParseFromString(f.read())
-        self.weights = sum(len(n.attr["value"].tensor.tensor_content) for n in graph_def.node if n.op == "Const")
-        session_config = tf.compat.v1.ConfigProto(
+
+    def prepare(self, argument: Any) -> Callable[[], Any]:
+        """What one run is."""
+        raise NotImplementedError
+
+    def results(self, found: Any) -> Any:
+        return found
+
+    def session_config(self, config: dict[str, Any]) -> Any:
+        session_config = self.tf.compat.v1.ConfigProto(
             intra_op_parallelism_threads=config["threads"], inter_op_parallelism_threads=config["threads"]
         )
         if config["reference"]:
             session_config.graph_options.rewrite_options.disable_meta_optimizer = True
             session_config.graph_options.optimizer_options.opt_level = -1
-        graph = tf.Graph()
-        with graph.as_default():
-            tf.import_graph_def(graph_def, name="")
-        del graph_def
-        self.session = tf.compat.v1.Session(graph=graph, config=session_config)
-        self.outputs = config["outputs"]
-        self.call = self.session.make_callable(self.outputs, feed_list=config["inputs"])
+        return session_config
 
-    def run(self, feeds: list[Any]) -> tuple[str, Any]:
+    def run(self, argument: Any) -> tuple[str, Any]:
         try:
-            return "ok", self.call(*feeds)
+            return "ok", self.results(self.prepare(argument)())
         except self.tf.errors.OpError as e:
             return "error", (e.error_code, e.message[:2000])
 
-    def time(self, feeds: list[Any], repeats: int, warmup: int) -> tuple[str, Any]:
+    def time(self, argument: Any, repeats: int, warmup: int) -> tuple[str, Any]:
         out = []
         try:
+            call = self.prepare(argument)
             for _ in range(warmup):
-                self.call(*feeds)
+                call()
             for _ in range(repeats):
                 start = time.perf_counter()
-                self.call(*feeds)
+                call()
                 out.append(time.perf_counter() - start)
         except self.tf.errors.OpError as e:
             return "error", (e.error_code, e.message[:2000])
         return "ok", out
+
+
+class GraphRunner(_Runner):
+    """A session on one graph."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        tf = self.tf
+        graph_def = tf.compat.v1.GraphDef()
+        with open(config["path"], "rb") as f:
+            graph_def.ParseFromString(f.read())
+        self.weights = sum(len(n.attr["value"].tensor.tensor_content) for n in graph_def.node if n.op == "Const")
+        graph = tf.Graph()
+        with graph.as_default():
+            tf.import_graph_def(graph_def, name="")
+        del graph_def
+        self.session = tf.compat.v1.Session(graph=graph, config=self.session_config(config))
+        self.outputs = config["outputs"]
+        self.call = self.session.make_callable(self.outputs, feed_list=config["inputs"])
+
+    def prepare(self, argument: Any) -> Callable[[], Any]:
+        return functools.partial(self.call, *argument)
+
+
+class SignatureRunner(_Runner):
+    """The signatures of a SavedModel as functions (TensorFlow 2's loader). Feeds become tensors before a run is timed."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        tf = self.tf
+        if config["reference"]:
+            tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        if config["threads"]:
+            tf.config.threading.set_intra_op_parallelism_threads(config["threads"])
+            tf.config.threading.set_inter_op_parallelism_threads(config["threads"])
+        self.model = tf.saved_model.load(config["saved_model"], tags=config["tags"])
+
+    def prepare(self, argument: Any) -> Callable[[], Any]:
+        signature, feeds = argument
+        function = self.model.signatures[signature]
+        _, wanted = function.structured_input_signature
+        tensors = {name: self.tf.constant(value, dtype=wanted[name].dtype) for name, value in feeds.items()}
+        return functools.partial(function, **tensors)
+
+    def results(self, found: Any) -> Any:
+        return {name: value.numpy() for name, value in found.items()}
+
+
+class ServingRunner(_Runner):
+    """The signatures of a SavedModel in a session (TensorFlow 1's loader)."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        tf = self.tf
+        self.session = tf.compat.v1.Session(graph=tf.Graph(), config=self.session_config(config))
+        tags = config["tags"] if config["tags"] is not None else ["serve"]
+        with self.session.graph.as_default():
+            self.signatures = tf.compat.v1.saved_model.load(self.session, tags, config["saved_model"]).signature_def
+        self.calls: dict[Any, Any] = {}
+
+    def prepare(self, argument: Any) -> Callable[[], Any]:
+        signature, feeds = argument
+        names = sorted(feeds)
+        key = (signature, *names)
+        if key not in self.calls:
+            found = self.signatures[signature]
+            outputs = {name: info.name for name, info in found.outputs.items()}
+            self.calls[key] = self.session.make_callable(outputs, feed_list=[found.inputs[name].name for name in names])
+        return functools.partial(self.calls[key], *(feeds[name] for name in names))
+
+
+def make_runner(config: dict[str, Any]) -> _Runner:
+    if "saved_model" not in config:
+        return GraphRunner(config)
+    return SignatureRunner(config) if config["loader"] == "tf2" else ServingRunner(config)
 
 
 def current_rss() -> int:
@@ -113,12 +192,12 @@ def peak_rss() -> int:
 
 
 def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
-    runner: Runner | None = None
+    runner: _Runner | None = None
     while (message := read_message(stdin)) is not None:
         command, argument = message
         try:
             if command == "load":
-                runner = Runner(argument)
+                runner = make_runner(argument)
                 reply: tuple[str, Any] = ("ok", {"rss": current_rss(), "import_rss": runner.import_rss, "weights": runner.weights})
             elif command == "memory":
                 reply = ("ok", {"rss": current_rss(), "peak": peak_rss()})

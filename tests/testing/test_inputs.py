@@ -10,7 +10,7 @@ import pytest
 from disc_tf.testing.inputs import specs_from_graph
 from tests.frontend.graphs import G
 
-STRING = 7
+STRING, RESOURCE = 7, 20
 
 
 def graph_with(dtype: int, unknown_rank: bool) -> Any:
@@ -31,8 +31,8 @@ def graph_with(dtype: int, unknown_rank: bool) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "unknown_rank", "said"),
     [
-        (STRING, False, ["values of type string cannot be made up", "--no-verify"]),
-        (STRING, True, ["values of type string cannot be made up", "--no-verify"]),
+        (STRING, True, ["its rank is not known", "--inputs-json FILE", "--no-verify"]),
+        (RESOURCE, False, ["values of type resource cannot be made up", "--no-verify"]),
         (8, False, ["values of type complex64 cannot be made up", "--no-verify"]),
         (1, True, ["its rank is not known", "--inputs-json FILE", "--no-verify"]),
         (0, False, ["its dtype is not known", "--inputs-json FILE", "--no-verify"]),

@@ -43,7 +43,7 @@ def world(monkeypatch: pytest.MonkeyPatch):
         ok = not launched & state["bad"]
         slower = len(launched & state["slow"])
         ms = 10.0 * (1 + 0.3 * slower)
-        times: Any = {"original_ms": 10.0, "optimized_ms": ms} if timing and "not timed" not in state else {}
+        times: Any = {"original_ms": 10.0, "optimized_ms": ms, "ratios": [10.0 / ms] * 9} if timing and "not timed" not in state else {}
         said = state.get("not timed", "") if ok else "y:0: differs"
         return [ShapeResult({}, ok, state.get("fails", said), {} if "fails" in state else {"y:0": 0.0}, **times) for _ in sizes]
 
