@@ -10,6 +10,8 @@ JOBS ?= 2
 # an older TensorFlow that the compatibility test serves an artefact in
 COMPAT_TF ?= 2.19.1
 COMPAT_VENV ?= .venv-compat
+# stock clients of TensorFlow Serving live in an environment of their own: their package pins the whole of TensorFlow
+SERVING_VENV ?= .venv-serving
 # where the model table's architectures come from, and options of the table (`make models ZOO='--only BERT'`)
 ZOO_VENV ?= .venv-zoo
 ZOO ?=
@@ -18,14 +20,14 @@ ZOO ?=
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: demo test test-all test-compat test-sanitize bench models lint env clean
+.PHONY: demo test test-all test-compat test-serving test-sanitize bench models lint env clean
 
 env: $(STAMP)
 
 $(STAMP): $(CXX_SOURCES) pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[compiler,test]'
+	$(BIN)/python -m pip install --quiet -e '.[compiler,serve,test]'
 	touch $@
 
 $(MODELS)/%.pb: bench/models/materialize.py | $(STAMP)
@@ -42,6 +44,7 @@ test: $(STAMP) $(MODELS)/tiny_bert.pb
 test-all: $(STAMP) $(MODELS)/tiny_bert.pb test-sanitize
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests
 	$(MAKE) test-compat
+	$(MAKE) test-serving
 
 # an artefact made here, served by the same op binary in an older TensorFlow with its own numpy and protobuf
 test-compat: $(STAMP) $(MODELS)/tiny_bert.pb $(MODELS)/micro_chain.pb
@@ -50,6 +53,12 @@ test-compat: $(STAMP) $(MODELS)/tiny_bert.pb $(MODELS)/micro_chain.pb
 	rm -rf build/wheel && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
 	$(COMPAT_VENV)/bin/python -m pip install --quiet --force-reinstall --no-deps build/wheel/disc_tf-*.whl
 	$(BIN)/python tests/compat/run.py --python $(COMPAT_VENV)/bin/python --models $(MODELS)
+
+# the model server with stock clients of TensorFlow Serving, in one process with them and as a command
+test-serving: $(STAMP)
+	test -x $(SERVING_VENV)/bin/python || $(PYTHON) -m venv $(SERVING_VENV)
+	$(SERVING_VENV)/bin/python -m pip install --quiet -e '.[compiler,serve]' tensorflow-serving-api 'pytest>=8,<10'
+	$(SERVING_VENV)/bin/python -m pytest -q tests/serving
 
 # the runtime's own tests under AddressSanitizer + UBSan and under ThreadSanitizer
 test-sanitize: $(STAMP)
@@ -75,4 +84,4 @@ lint: $(STAMP)
 	$(BIN)/pyright
 
 clean:
-	rm -rf build $(VENV) $(COMPAT_VENV) $(ZOO_VENV)
+	rm -rf build $(VENV) $(COMPAT_VENV) $(SERVING_VENV) $(ZOO_VENV)

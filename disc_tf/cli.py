@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import doctor, inspect, optimize, restore, verify
+from disc_tf.commands import doctor, inspect, optimize, restore, serve, verify
 from disc_tf.commands.common import INTERNAL_ERROR, NOT_BUILT, CommandError
 from disc_tf.testing.tf_process import ProcessFailed
 
@@ -57,7 +57,13 @@ VERBS: dict[str, Verb] = {
     "restore": Verb("give the original of an optimised graph back", restore.add_arguments, restore.run),
     "doctor": Verb("check this environment", doctor.add_arguments, doctor.run),
     "serving": _not_built("serving"),
-    "serve": _not_built("serve"),
+    "serve": Verb(
+        "serve SavedModels over TensorFlow Serving's gRPC and REST protocols",
+        serve.add_arguments,
+        serve.run,
+        "examples:\n  disc-tf serve models/mnist --name mnist\n"
+        "  disc-tf serve --models-config models.config --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem --token-file token",
+    ),
 }
 
 

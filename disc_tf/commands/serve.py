@@ -1,0 +1,123 @@
+"""`disc-tf serve`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, CommandError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("base", nargs="?", help="the base path of a model: a directory of numbered version directories")
+    parser.add_argument("--name", help="the model's name (default: the base path's last part)")
+    parser.add_argument("--models-config", metavar="F", help="serve the models of a ModelServer configuration file instead")
+    parser.add_argument("--versions", default="latest", metavar="P", help="which versions: latest, latest:N, all, or numbers as in 3,5")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VERSION", help="a version label")
+    net = parser.add_argument_group("network")
+    net.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    net.add_argument("--port", type=int, default=8500, help="gRPC port (default: 8500; 0: a free one)")
+    net.add_argument("--rest-port", type=int, default=8501, help="REST port (default: 8501; 0: a free one; -1: no REST)")
+    net.add_argument("--socket", default="", metavar="F", help="listen on this Unix socket too (gRPC)")
+    net.add_argument("--tls-cert", metavar="F", help="serve over TLS: certificate chain, PEM")
+    net.add_argument("--tls-key", metavar="F", help="its private key, PEM")
+    net.add_argument("--tls-client-ca", default="", metavar="F", help="ask clients for a certificate signed by one of these")
+    net.add_argument("--token-file", metavar="F", help="ask for the bearer token in this file")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--threads", type=int, default=16, help="requests that run at once, of each protocol (default: 16)")
+    limits.add_argument("--max-concurrent", type=int, default=2000, help="requests that may wait or run; more are refused (default: 2000)")
+    limits.add_argument("--max-message-mb", type=int, default=256, help="largest request (default: 256)")
+    limits.add_argument("--rest-timeout", type=float, default=30.0, metavar="S", help="seconds that a REST request may take (default: 30)")
+    limits.add_argument("--intra-op", type=int, default=0, metavar="N", help="TensorFlow's intra-op threads (default: all CPUs)")
+    limits.add_argument("--inter-op", type=int, default=0, metavar="N", help="TensorFlow's inter-op threads (default: all CPUs)")
+    life = parser.add_argument_group("versions and life cycle")
+    life.add_argument(
+        "--poll", type=float, default=1.0, metavar="S", help="look for versions every S seconds (default: 1; 0: only at the start)"
+    )
+    life.add_argument(
+        "--quiet-seconds", type=float, default=1.0, metavar="S", help="a version is complete when it has not changed for S seconds"
+    )
+    life.add_argument("--no-warmup", action="store_true", help="do not replay warm-up records when a version is loaded")
+    life.add_argument("--reload-root", action="append", default=[], metavar="DIR", help="where reload requests may load models from")
+    life.add_argument(
+        "--allow-version-labels-for-unavailable-models", action="store_true", help="labels may name versions that are not loaded"
+    )
+    life.add_argument("--grace", type=float, default=30.0, metavar="S", help="on SIGTERM: seconds for requests that run (default: 30)")
+    life.add_argument("--shutdown-delay", type=float, default=0.0, metavar="S", help="on SIGTERM: go on answering for S seconds, not ready")
+    batch = parser.add_argument_group("batching (off unless --batch-rows is given)")
+    batch.add_argument(
+        "--batch-rows", type=int, default=0, metavar="N", help="run requests together, up to N rows, where rows are proved independent"
+    )
+    batch.add_argument("--batch-wait-us", type=int, default=1000, metavar="US", help="how long a request waits for others (default: 1000)")
+    batch.add_argument("--batch-queue", type=int, default=1024, metavar="N", help="requests that may wait for a batch (default: 1024)")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        from disc_tf.serving.batching import BatchSettings
+        from disc_tf.serving.config import ConfigError, ModelSettings, VersionPolicy, read_models_config
+        from disc_tf.serving.errors import ServingError
+        from disc_tf.serving.server import ModelServer, ServerSettings, Tls, read_token
+    except ModuleNotFoundError as e:
+        raise CommandError(f"{e}: disc-tf serve needs TensorFlow and: pip install 'disc-tf[serve]'", INTERNAL_ERROR) from e
+    if (args.base is None) == (args.models_config is None):
+        raise CommandError("give the base path of a model, or --models-config F", USAGE)
+    if (args.tls_cert is None) != (args.tls_key is None) or (args.tls_client_ca and not args.tls_cert):
+        raise CommandError("TLS needs both --tls-cert and --tls-key", USAGE)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    try:
+        if args.models_config is not None:
+            if args.name or args.label or args.versions != "latest":
+                raise CommandError("--name, --label and --versions are for a base path; with --models-config the file says it", USAGE)
+            models = read_models_config(args.models_config)
+        else:
+            base = Path(args.base)
+            name = args.name or base.resolve().name
+            models = [ModelSettings(name, str(base), VersionPolicy.parse(args.versions), _labels(args.label))]
+        settings = ServerSettings(
+            host=args.host,
+            port=args.port,
+            rest_port=None if args.rest_port < 0 else args.rest_port,
+            socket=args.socket,
+            tls=Tls(args.tls_cert, args.tls_key, args.tls_client_ca) if args.tls_cert else None,
+            token=read_token(args.token_file) if args.token_file else None,
+            poll_seconds=args.poll,
+            quiet_seconds=args.quiet_seconds,
+            threads=args.threads,
+            tf_threads=(args.intra_op, args.inter_op),
+            max_message_bytes=min(args.max_message_mb << 20, (1 << 31) - 1),
+            max_concurrent=args.max_concurrent,
+            rest_timeout=args.rest_timeout,
+            warmup=not args.no_warmup,
+            batching=BatchSettings(args.batch_rows, args.batch_wait_us / 1e6, args.batch_queue) if args.batch_rows > 1 else None,
+            allow_unavailable_labels=args.allow_version_labels_for_unavailable_models,
+            reload_roots=tuple(args.reload_root),
+        )
+        server = ModelServer(models, settings)
+        if args.host not in ("127.0.0.1", "localhost", "::1") and settings.token is None and not args.tls_client_ca:
+            print(f"disc-tf serve: {args.host} is open to the network and asks for no token (--token-file)", file=sys.stderr)
+        server.start()
+    except ConfigError as e:
+        raise CommandError(str(e), BAD_INPUT) from e
+    except ServingError as e:
+        raise CommandError(e.message, BAD_INPUT) from e
+    except OSError as e:
+        raise CommandError(f"cannot start: {e}", BAD_INPUT) from e
+    print(f"gRPC on {args.host}:{server.port}, REST on {args.host}:{server.rest_port}", file=sys.stderr)
+    for name, versions in server.manager.models().items():
+        print(f"model {name}: " + (f"versions {', '.join(map(str, versions))}" if versions else "no version yet"), file=sys.stderr)
+    sys.stderr.flush()
+    return OK if server.wait(args.grace, args.shutdown_delay) else INTERNAL_ERROR
+
+
+def _labels(texts: list[str]) -> dict[str, int]:
+    labels = {}
+    for text in texts:
+        name, sep, version = text.partition("=")
+        if not sep or not name or not version.isdigit():
+            raise CommandError(f"--label {text!r}: write it as NAME=VERSION", USAGE)
+        labels[name] = int(version)
+    return labels

@@ -1,0 +1,209 @@
+"""The REST side (aiohttp in a thread of its own): `/v1/models/...`, health, Prometheus metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hmac
+import logging
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+from aiohttp import web
+
+from disc_tf.serving import json_codec
+from disc_tf.serving.errors import HTTP_STATUS, ServingError, from_exception, invalid
+from disc_tf.serving.handlers import Handlers
+from disc_tf.serving.manager import label_or_version
+from disc_tf.serving.metrics import CONTENT_TYPE, Metrics
+from disc_tf.serving.protos import serving
+
+log = logging.getLogger("disc_tf.serving")
+
+_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
+_CALL = re.compile(_MODEL + r":(?P<method>predict|classify|regress)", re.IGNORECASE)
+_INFO = re.compile(_MODEL + r"(?P<metadata>/metadata)?", re.IGNORECASE)
+METRICS_PATH = "/monitoring/prometheus/metrics"
+_API = {"predict": "Predict", "classify": "Classify", "regress": "Regress"}
+
+
+class RestApi:
+    """ModelServer's REST API, version 1, over `Handlers`: plain functions, no network."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    def route(self, method: str, path: str) -> tuple[str, str, Callable[[bytes, float | None], str]]:
+        """(model, name of the API, function of body and deadline that gives JSON). INVALID_ARGUMENT for a path or method that is none."""
+        if method == "POST" and (found := _CALL.fullmatch(path)):
+            kind = found["method"].lower()
+            call = self._predict if kind == "predict" else functools.partial(self._examples, kind)
+            return found["model"], _API[kind], functools.partial(call, found)
+        if method == "GET" and (found := _INFO.fullmatch(path)):
+            if found["metadata"]:
+                return found["model"], "GetModelMetadata", functools.partial(self._metadata, found)
+            return found["model"], "GetModelStatus", functools.partial(self._status, found)
+        raise invalid(f"Malformed request: {method} {path}")
+
+    def _predict(self, found: re.Match[str], body: bytes, deadline: float | None) -> str:
+        request = serving("PredictRequest")
+        _fill_spec(request, found)
+        document = json_codec.parse_object(body)
+        name = json_codec.default_signature_name(document)
+        request.model_spec.signature_name = name
+        with self._handlers.manager.lease(found["model"], *label_or_version(request.model_spec)) as servable:
+            signature = servable.signature(name)
+            if signature is None:
+                raise invalid(f'Serving signature name: "{name}" not found in signature def')
+            rows = json_codec.fill_predict_request(request, document, signature)
+            # the version whose types the values were read with, whatever becomes the latest meanwhile
+            response = self._handlers.predict_on(servable, request, deadline)
+        return json_codec.predict_json(response, rows)
+
+    def _examples(self, kind: str, found: re.Match[str], body: bytes, deadline: float | None) -> str:
+        request = serving("ClassificationRequest" if kind == "classify" else "RegressionRequest")
+        _fill_spec(request, found)
+        document = json_codec.parse_object(body)
+        request.model_spec.signature_name = document.get("signature_name", "")
+        json_codec.fill_examples(request, document)
+        call = self._handlers.classify if kind == "classify" else self._handlers.regress
+        return json_codec.results_json(call(request, deadline))
+
+    def _metadata(self, found: re.Match[str], body: bytes, deadline: float | None) -> str:
+        request = serving("GetModelMetadataRequest", metadata_field=["signature_def"])
+        _fill_spec(request, found)
+        return json_codec.metadata_json(self._handlers.get_model_metadata(request))
+
+    def _status(self, found: re.Match[str], body: bytes, deadline: float | None) -> str:
+        request = serving("GetModelStatusRequest")
+        _fill_spec(request, found)
+        return json_codec.status_json(self._handlers.get_model_status(request))
+
+
+def _fill_spec(request: Any, found: re.Match[str]) -> None:
+    request.model_spec.name = found["model"]
+    if found["version"]:
+        if int(found["version"]) >= 1 << 63:
+            raise invalid(f"Failed to convert version: {found['version']} to numeric.")
+        request.model_spec.version.value = int(found["version"])
+    elif found["label"]:
+        request.model_spec.version_label = found["label"]
+
+
+class HttpServer:
+    """Serves `RestApi` on ``host:port``. ``timeout``: seconds that a request may take. Raises OSError if the address cannot be bound."""
+
+    def __init__(
+        self,
+        api: RestApi,
+        metrics: Metrics,
+        host: str,
+        port: int,
+        *,
+        threads: int,
+        max_message_bytes: int,
+        timeout: float,
+        ready: Callable[[], bool],
+        tls: ssl.SSLContext | None = None,
+        token: str | None = None,
+        max_concurrent: int | None = None,
+    ) -> None:
+        self._api, self._metrics, self._timeout, self._ready = api, metrics, timeout, ready
+        self._token = f"Bearer {token}".encode() if token else None
+        self._limit = max_concurrent
+        self._running = 0
+        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="rest")
+        self._max, self._tls = max_message_bytes, tls
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=1024)
+        self.port: int = self._socket.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="rest-loop", daemon=True)
+        self._started = threading.Event()
+        self._runner: web.AppRunner | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        self._started.wait()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._open())
+        self._started.set()
+        self._loop.run_forever()
+        self._loop.close()
+
+    async def _open(self) -> None:
+        app = web.Application(client_max_size=self._max)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.SockSite(runner, self._socket, ssl_context=self._tls).start()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        path = request.path
+        if path == "/healthz":
+            return web.Response(text="ok\n")
+        if path == "/readyz":
+            return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
+        if self._token is not None and not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
+            return self._failure(ServingError("UNAUTHENTICATED", "a bearer token is needed: header `Authorization: Bearer TOKEN`"))
+        if path == METRICS_PATH and request.method == "GET":
+            return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        start = time.monotonic()
+        model, api, error = "", "", None
+        self._running += 1
+        try:
+            if self._limit is not None and self._running > self._limit:
+                raise ServingError("RESOURCE_EXHAUSTED", f"more than {self._limit} requests run")
+            model, api, call = self._api.route(request.method, path)
+            body = await request.read()
+            text = await self._loop.run_in_executor(self._pool, self._call, call, body, start + self._timeout)
+            return web.Response(text=text, content_type="application/json")
+        except web.HTTPRequestEntityTooLarge:
+            error = ServingError("RESOURCE_EXHAUSTED", f"the request is over the limit of {self._max} bytes")
+            return web.Response(text=json_codec.error_json(error.message), status=413, content_type="application/json")
+        except Exception as e:
+            error = from_exception(e)
+            if error.code == "INTERNAL":
+                log.exception("%s %s failed", request.method, path)
+            return self._failure(error)
+        finally:
+            self._running -= 1
+            self._metrics.finish(model, api, "REST", error.code if error is not None else "OK", time.monotonic() - start)
+
+    def _call(self, call: Callable[[bytes, float | None], str], body: bytes, deadline: float) -> str:
+        if time.monotonic() >= deadline:
+            raise ServingError("DEADLINE_EXCEEDED", "the time limit passed while the request waited for a thread")
+        with self._metrics.running.track_inprogress():
+            return call(body, deadline)
+
+    @staticmethod
+    def _failure(error: ServingError) -> web.Response:
+        return web.Response(text=json_codec.error_json(error.message), status=HTTP_STATUS[error.code], content_type="application/json")
+
+    def stop(self, grace: float) -> None:
+        """No new connections; waits up to ``grace`` seconds for requests that run."""
+        if not self._thread.is_alive():
+            self._socket.close()
+            return
+
+        async def close() -> None:
+            assert self._runner is not None
+            for site in list(self._runner.sites):
+                await site.stop()
+            end = self._loop.time() + grace
+            while self._running and self._loop.time() < end:
+                await asyncio.sleep(0.01)
+            await self._runner.cleanup()
+
+        asyncio.run_coroutine_threadsafe(close(), self._loop).result(grace + 60)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._pool.shutdown(wait=False)

@@ -1,0 +1,37 @@
+"""The messages of TensorFlow Serving's protocols, in a descriptor pool of their own.
+
+The pool keeps them apart from those of the tensorflow-serving-api package and from TensorFlow's: all may be in one process, in any version.
+There is no generated code, so only the protobuf runtime's own wire format counts. Written down in `proto/tensorflow_serving/serving.proto`.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+
+@functools.cache
+def pool() -> descriptor_pool.DescriptorPool:
+    """The descriptor pool."""
+    data = resources.files("disc_tf.serving").joinpath("data/serving_protos.binpb").read_bytes()
+    made = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+        made.AddSerializedFile(file.SerializeToString())
+    return made
+
+
+@functools.cache
+def message_class(name: str) -> Any:
+    """The class of ``"serving.PredictRequest"``, ``"TensorProto"`` ....
+
+    Names are relative to the package ``tensorflow``. KeyError if there is none.
+    """
+    return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"tensorflow.{name}"))
+
+
+def serving(name: str, **fields: Any) -> Any:
+    """A new message of package ``tensorflow.serving``."""
+    return message_class(f"serving.{name}")(**fields)

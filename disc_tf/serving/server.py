@@ -1,0 +1,244 @@
+"""`disc-tf serve`: the models, the two protocols, health and metrics put together."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from disc_tf.serving.batching import Batcher, BatchSettings
+from disc_tf.serving.config import ConfigError, ModelSettings
+from disc_tf.serving.errors import ServingError
+from disc_tf.serving.handlers import Handlers, Runner, run_directly
+from disc_tf.serving.manager import ModelManager, Watcher
+from disc_tf.serving.metrics import Metrics
+from disc_tf.serving.servable import Servable
+from disc_tf.serving.warmup import replay
+
+log = logging.getLogger("disc_tf.serving")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """Files in PEM: the server's certificate chain and key; ``client_ca``: clients must show a certificate signed by one of these."""
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSettings:
+    """What a server listens on and what it allows.
+
+    ``port``, ``rest_port``: 0 picks a free one, None leaves that protocol out. ``poll_seconds``: 0 looks for versions at the start and on
+    reload requests only. ``threads``: requests that run at once, of each protocol. ``tf_threads``: intra-op and inter-op (0: TensorFlow's
+    choice).
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = 8500
+    rest_port: int | None = 8501
+    socket: str = ""
+    tls: Tls | None = None
+    token: str | None = None
+    poll_seconds: float = 1.0
+    quiet_seconds: float = 1.0
+    threads: int = 16
+    tf_threads: tuple[int, int] = (0, 0)
+    max_message_bytes: int = 256 << 20
+    max_concurrent: int | None = 2000
+    rest_timeout: float = 30.0
+    warmup: bool = True
+    batching: BatchSettings | None = None
+    allow_unavailable_labels: bool = False
+    reload_roots: tuple[str, ...] = ()
+
+
+class ModelServer:
+    """A server over ``models``. `start`, then `stop`; `wait` runs until a signal. Raises OSError and `ConfigError`."""
+
+    def __init__(self, models: Sequence[ModelSettings], settings: ServerSettings) -> None:
+        for m in models:
+            if not Path(m.base_path).is_dir():
+                raise ConfigError(f"model {m.name}: {m.base_path} is not a directory")
+        self._models, self.settings = models, settings
+        self.manager = ModelManager(
+            self._load,
+            quiet=settings.quiet_seconds,
+            allow_unavailable_labels=settings.allow_unavailable_labels,
+            on_change=self._changed,
+        )
+        self.metrics = Metrics(self.manager)
+        self._batchable: dict[int, Mapping[str, str]] = {}  # id of a servable -> signature -> why not, empty: may be batched
+        self._grpc: object | None = None
+        run: Runner = run_directly
+        if settings.batching is not None:
+            run = Batcher(
+                settings.batching, self._may_batch, observe=lambda model, rows: self.metrics.batch_rows.labels(model).observe(rows)
+            )
+        roots = settings.reload_roots or tuple(str(Path(m.base_path).resolve().parent) for m in models)
+        self.handlers = Handlers(
+            self.manager,
+            run=run,
+            reload_roots=tuple(Path(r).resolve() for r in roots),
+            max_tensor_bytes=max(settings.max_message_bytes, 1 << 20),
+            observe=lambda model, seconds: self.metrics.runtime.labels(model).observe(seconds),
+        )
+        self._open_ports()
+        self._watcher = Watcher(self.manager, settings.poll_seconds) if settings.poll_seconds > 0 else None
+
+    def _open_ports(self) -> None:
+        from disc_tf.serving.grpc_server import GrpcServer
+        from disc_tf.serving.http_server import HttpServer, RestApi
+
+        s = self.settings
+        host = f"[{s.host}]" if ":" in s.host else s.host
+        addresses = ([f"{host}:{s.port}"] if s.port is not None else []) + ([f"unix:{s.socket}"] if s.socket else [])
+        limits = {"threads": s.threads, "max_message_bytes": s.max_message_bytes, "max_concurrent": s.max_concurrent, "token": s.token}
+        grpc_server = GrpcServer(self.handlers, self.metrics, addresses, credentials=_grpc_credentials(s.tls), **limits)
+        self._http = None
+        if s.rest_port is not None:
+            self._http = HttpServer(
+                RestApi(self.handlers),
+                self.metrics,
+                s.host,
+                s.rest_port,
+                timeout=s.rest_timeout,
+                ready=self.manager.ready,
+                tls=_context(s.tls),
+                **limits,
+            )
+        self._grpc_server = grpc_server
+        self._grpc = grpc_server
+
+    @property
+    def port(self) -> int | None:
+        """Where gRPC listens."""
+        return self._grpc_server.ports[0] if self.settings.port is not None else None
+
+    @property
+    def rest_port(self) -> int | None:
+        """Where REST listens."""
+        return self._http.port if self._http is not None else None
+
+    def start(self) -> None:
+        """Listen, then load: health checks answer NOT_SERVING meanwhile. Raises `ServingError` for labels that name no version."""
+        self._grpc_server.start()
+        if self._http is not None:
+            self._http.start()
+        try:
+            self.manager.configure(self._models)
+        except BaseException:
+            self.stop(0.0)
+            raise
+        if self._watcher is not None:
+            self._watcher.start()
+
+    def stop(self, grace: float = 30.0) -> bool:
+        """Drain: health says NOT_SERVING, no new requests, those that run get ``grace`` seconds. False if some did not end."""
+        end = time.monotonic() + grace
+        self.manager.stopping = True
+        self._grpc_server.begin_shutdown()
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._http is not None:
+            self._http.stop(grace)
+        self._grpc_server.stop(max(0.0, end - time.monotonic()))
+        return self.manager.close(max(1.0, end - time.monotonic()))
+
+    def wait(self, grace: float = 30.0, delay: float = 0.0) -> bool:
+        """Until SIGTERM or SIGINT; then `stop`, ``delay`` seconds after health checks began to say NOT_SERVING."""
+        asked = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: asked.set())
+        asked.wait()
+        log.info("stopping")
+        self.manager.stopping = True
+        self._grpc_server.begin_shutdown()
+        time.sleep(delay)
+        return self.stop(grace)
+
+    # ---- models ----
+
+    def _load(self, name: str, version: int, path: Path) -> Servable:
+        servable = Servable(name, version, path, threads=self.settings.tf_threads)
+        try:
+            if self.settings.warmup and (count := replay(servable)):
+                log.info("model %s version %d: %d warm-up records", name, version, count)
+            if self.settings.batching is not None:
+                self._batchable[id(servable)] = self._judge(servable)
+        except BaseException:
+            servable.close()
+            raise
+        return servable
+
+    def _judge(self, servable: Servable) -> dict[str, str]:
+        from disc_tf.serving.rows import rows_independent
+
+        found: dict[str, str] = {}
+        for name in servable.signatures:
+            verdict = rows_independent(servable.path, name)
+            found[name] = "" if verdict else verdict.reason
+            if not verdict:
+                log.warning("model %s signature %s is not batched: %s", servable.name, name, verdict.reason)
+        return found
+
+    def _may_batch(self, servable: Servable, signature: str) -> bool:
+        return self._batchable.get(id(servable), {}).get(signature, "unknown") == ""
+
+    def _changed(self) -> None:
+        if self._grpc is not None:
+            self._grpc_server.set_ready(self.manager.ready())
+
+
+def _grpc_credentials(tls: Tls | None) -> Any:
+    if tls is None:
+        return None
+    import grpc
+
+    certificate, key = _read(tls.certificate), _read(tls.key)
+    roots = _read(tls.client_ca) if tls.client_ca else None
+    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=roots, require_client_auth=roots is not None)
+
+
+def _context(tls: Tls | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as e:
+        raise ConfigError(f"TLS files {tls.certificate}, {tls.key}: {e}") from e
+    return context
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as e:
+        raise ConfigError(f"cannot read {path}: {e.strerror or e}") from e
+
+
+def read_token(path: str) -> str:
+    """The bearer token in a file: its first line. `ConfigError` for a file that is empty, or that others may read."""
+    text = _read(path).decode("utf-8", "replace").strip()
+    if not text or any(c.isspace() for c in text):
+        raise ConfigError(f"{path}: write the token, one word, into the file")
+    if os.stat(path).st_mode & 0o077:
+        log.warning("%s can be read by others: chmod 600", path)
+    return text
+
+
+__all__ = ["ModelServer", "ServerSettings", "ServingError", "Tls", "read_token"]

@@ -1,0 +1,90 @@
+"""Version directories below a base path, and when one of them is complete.
+
+A version is a directory named by a number. It may be copied in file by file, so it counts only once its `saved_model.pb` is there and
+nothing in it has changed for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+#: any of these makes a directory a SavedModel
+MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_MAX_VERSION = (1 << 63) - 1
+#: files whose last change lies this many seconds back are taken to be complete at once
+_OLD = 10.0
+
+
+def version_number(name: str) -> int | None:
+    """The version that a directory name stands for, None for other directories."""
+    if not _NUMBER.fullmatch(name) or int(name) > _MAX_VERSION:
+        return None
+    return int(name)
+
+
+def version_directories(base: str | Path) -> dict[int, Path]:
+    """Version -> directory, complete or not; empty if ``base`` cannot be listed. Of two spellings (`1`, `001`) the first by name counts."""
+    found: dict[int, Path] = {}
+    try:
+        entries = sorted(os.scandir(base), key=lambda e: e.name)
+    except OSError:
+        return found
+    for entry in entries:
+        number = version_number(entry.name)
+        try:
+            if number is not None and entry.is_dir():
+                found.setdefault(number, Path(entry.path))
+        except OSError:
+            continue
+    return found
+
+
+def fingerprint(directory: Path) -> tuple[tuple[str, int, int], ...] | None:
+    """(path, size, change time in ns) of everything below; None while it cannot be read or has no SavedModel in it."""
+    out = []
+    try:
+        for root, directories, files in os.walk(directory, onerror=_raise):
+            for name in (*directories, *files):
+                path = os.path.join(root, name)
+                status = os.stat(path)
+                size = 0 if name in directories else status.st_size
+                out.append((os.path.relpath(path, directory), size, status.st_mtime_ns))
+    except OSError:
+        return None
+    names = {path for path, _, _ in out}
+    return tuple(sorted(out)) if any(f in names for f in MODEL_FILES) else None
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+class Settled:
+    """Knows which directories have stopped changing. ``quiet``: for how many seconds nothing may change."""
+
+    def __init__(self, quiet: float, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
+        self._quiet, self._clock, self._now = quiet, clock, now
+        self._seen: dict[Path, tuple[object, float]] = {}
+
+    def check(self, directory: Path) -> bool:
+        """Whether ``directory`` is complete, as far as can be seen from outside."""
+        found = fingerprint(directory)
+        if found is None:
+            self._seen.pop(directory, None)
+            return False
+        if self._quiet <= 0 or self._now() - max(changed for _, _, changed in found) / 1e9 > max(_OLD, self._quiet):
+            return True
+        before = self._seen.get(directory)
+        if before is None or before[0] != found:
+            self._seen[directory] = (found, self._clock())
+            return False
+        return self._clock() - before[1] >= self._quiet
+
+    def forget(self, keep: set[Path]) -> None:
+        """Drop what is remembered of directories that are gone."""
+        self._seen = {d: s for d, s in self._seen.items() if d in keep}
