@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from disc_tf.optimizer import OptimizeResult, optimize_graph_def
     from disc_tf.options import Options
     from disc_tf.report import Report
+    from disc_tf.standalone import Standalone, compile_graph_def
 
 _WHERE = {
     "load_op_library": "disc_tf.ops",
@@ -22,11 +23,13 @@ _WHERE = {
     "OptimizeResult": "disc_tf.optimizer",
     "Options": "disc_tf.options",
     "Report": "disc_tf.report",
+    "Standalone": "disc_tf.standalone",
+    "compile_graph_def": "disc_tf.standalone",
 }
 #: part of the announced interface, not built yet
 _NOT_BUILT = ("optimize_saved_model", "jit", "Quantizer")
 
-__all__ = ["OptimizeResult", "Options", "Report", "__version__", "load_op_library", "optimize_graph_def"]
+__all__ = ["OptimizeResult", "Options", "Report", "Standalone", "__version__", "compile_graph_def", "load_op_library", "optimize_graph_def"]
 
 
 def __getattr__(name: str) -> Any:

@@ -53,6 +53,7 @@ def compile_module(
     profile: bool = False,
     budget: Budget | None = None,
     progress: Callable[[str], None] = lambda _text: None,
+    segments: str = "one",
 ) -> CompiledCluster:
     """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled.
 

@@ -49,6 +49,13 @@ class Options:
     keep_control: bool = _option(
         False, "keep nodes that only control edges reach from the outputs' side", flag="--keep-control"
     )
+    segments: str = _option(
+        "auto",
+        "`auto` lets parts of a stand-alone program that need only some of its inputs start before the others are there; `one` does not",
+        flag="--segments",
+        metavar="auto|one",
+        choices=("auto", "one"),
+    )
     strict: bool = _option(False, "fail if anything that should compile does not", flag="--strict")
     verify_passes: bool = _option(False, "run the IR verifier between all passes", flag="--verify-passes")
     time_budget: int = _option(
@@ -108,6 +115,9 @@ def _coerce(field: dataclasses.Field[Any], value: Any) -> Any:
         return value
     if not isinstance(value, str):
         raise OptionError(f"option {field.name!r} takes a string, not {value!r}")
+    choices = field.metadata["choices"]
+    if choices and value not in choices:
+        raise OptionError(f"option {field.name!r}: {value!r} is not one of {', '.join(choices)}")
     return value
 
 

@@ -30,6 +30,7 @@ ORDER: dict[str, set[str]] = {
     "ops": {"runtime"},
     "compiler": {"ir", "passes", "fusion", "buffers", "codegen", "runtime", "budget", "version"},
     "optimizer": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version"},
+    "standalone": {"ir", "frontend", "compiler", "runtime", "options", "budget"},
 }
 #: users of the pipeline, which nothing of it may import: they see everything
 USERS = {"__init__", "cli", "commands", "insight", "proof", "report_html", "serving", "testing"}

@@ -137,6 +137,29 @@ def make_clusters(
     return result
 
 
+def whole_graph(analysis: Analysis, fetches: Sequence[TensorRef], targets: Sequence[str] = ()) -> Clustering:
+    """The clustering in which one cluster has every node that ``fetches`` and ``targets`` need, whatever it is worth.
+
+    ``reasons`` says of each needed node that is not compiled why: then the cluster is not the whole graph. There is no cluster if only
+    inputs and constants are needed.
+    """
+    graph = analysis.graph
+    hard = nearest_hard(graph, analysis.order, [n for n, _ in fetches], targets)
+    reasons = dict(analysis.reasons)
+    compiled = _mark(analysis, hard, reasons, (), ())
+    live = _closure(graph, [*(n for n, _ in fetches), *targets], compiled, hard)
+    order = [node for node in analysis.order if node.name in live]
+    nodes = [node for node in order if node.name in compiled]
+    for name in _cut_lists(analysis, order, [[order.index(n) for n in nodes]], {n for n, _ in fetches}):
+        reasons[name] = Reason("DTYPE", "a TensorList is an output")
+    left = {n.name: reasons.get(n.name) for n in order if n.name not in compiled and n.op not in SOURCES}
+    kept = {name: why or Reason("INTERNAL", "not compiled") for name, why in left.items()}
+    clusters = [Cluster(_fresh_name("disc_model", set(graph.nodes) | set(graph.signatures)), nodes)] if nodes else []
+    result = Clustering(graph, order, compiled, clusters, kept, hard, list(fetches), list(targets), analysis)
+    _boundaries(result)
+    return result
+
+
 #: nodes that only pass their first operand on
 PASS_THROUGH = frozenset({"Identity", "StopGradient", "Snapshot", "PreventGradient"})
 

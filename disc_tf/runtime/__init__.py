@@ -1,6 +1,7 @@
 """The runtime side of disc_tf: artefacts, the RAL, the stand-alone runner. Needs numpy only.
 
 * `library_path()`: the native libraries (built on demand in a source checkout).
+* `load`: a stand-alone file as a `Runner`, by the names of its inputs and outputs; runs may be staged (`Job`).
 * `Executable`: runs an artefact on numpy arrays without TensorFlow.
 * `pack`, `unpack` and the dataclasses of an artefact: `disc_tf.runtime.artifact`.
 """
@@ -8,6 +9,7 @@
 from disc_tf.runtime._build import BuildError, library_path
 from disc_tf.runtime.artifact import Artifact, ArtifactError, pack, unpack
 from disc_tf.runtime.executable import DiscError, Executable, Run, counters, num_threads, set_num_threads
+from disc_tf.runtime.runner import Job, Runner, Tensor, load
 
 __all__ = [
     "Artifact",
@@ -15,9 +17,13 @@ __all__ = [
     "BuildError",
     "DiscError",
     "Executable",
+    "Job",
     "Run",
+    "Runner",
+    "Tensor",
     "counters",
     "library_path",
+    "load",
     "num_threads",
     "pack",
     "set_num_threads",

@@ -39,6 +39,8 @@ class RunOptions(ctypes.Structure):
 
 _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_load": (c_void_p, [c_char_p, c_size_t]),
+    "disc_load_file": (c_void_p, [c_char_p]),
+    "disc_arg_bound": (c_int32, [c_void_p, c_int32]),
     "disc_close": (None, [c_void_p]),
     "disc_isa": (c_char_p, [c_void_p]),
     "disc_loader": (c_char_p, [c_void_p]),

@@ -8,8 +8,10 @@ Layout (little-endian)::
     payloads 64-byte aligned
 
 Sections: one ``META`` (signature, checks, segments, prepared entries), at most one ``KMAP`` (kernel -> nodes) and one
-``CODE`` per target. A reader skips tags it does not know unless flag bit 0 (required) is set. Inside a payload every
-record is preceded by its u32 size, so that fields may be appended without breaking older readers.
+``CODE`` per target; in a stand-alone file also ``CNST`` (the table of constants) and ``DATA`` (their bytes, 64-byte aligned in the
+file; `artifact_file` writes both). A reader skips tags it does not know unless flag bit 0 (required) is set; payloads with flag bit
+1 (bulk) are mapped and not summed up when loaded. Inside a payload every record is preceded by its u32 size, so that fields may be
+appended without breaking older readers.
 
 The C++ reader of the same format is ``ral/src/artifact.cc``; both refuse anything out of bounds.
 Imports the standard library and numpy only.
@@ -18,6 +20,7 @@ Imports the standard library and numpy only.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -31,10 +34,11 @@ FORMAT_VERSION = 1
 ABI_VERSION = 1
 MAX_SECTIONS = 256
 MAX_RANK = 64
-_HEADER = struct.Struct("<8sIIQ32sII")
-_ENTRY = struct.Struct("<4sIQQII")
-_FLAG_REQUIRED = 1
-_ALIGN = 64
+HEADER = struct.Struct("<8sIIQ32sII")
+ENTRY = struct.Struct("<4sIQQII")
+FLAG_REQUIRED = 1
+FLAG_BULK = 2
+ALIGN = 64
 
 #: dtype name -> (code in the artefact, bytes an element, TF_DataType)
 DTYPES: dict[str, tuple[int, int, int]] = {
@@ -44,6 +48,7 @@ DTYPES: dict[str, tuple[int, int, int]] = {
 }  # fmt: skip
 _DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
 KINDS = ("const", "host", "device")
+_KNOWN = (b"META", b"KMAP", b"CODE", b"CNST")
 
 T = TypeVar("T")
 
@@ -111,6 +116,15 @@ class PreparedSpec:
 
 
 @dataclass(frozen=True)
+class ConstantSpec:
+    """Where a stand-alone file has the value of const argument ``arg``: ``size`` bytes, row-major, ``offset`` bytes into the file."""
+
+    arg: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
 class TargetCode:
     """Code for one target: isa "x86-64-v3", the CPU features that it needs (/proc/cpuinfo names), ELF .so image."""
 
@@ -133,6 +147,8 @@ class Artifact:
     name: str = ""
     compiler_version: str = ""
     abi_version: int = ABI_VERSION
+    #: of a stand-alone file; `pack` leaves them out
+    constants: tuple[ConstantSpec, ...] = ()
 
 
 def tensor_digest(array: np.ndarray, dtype: str) -> bytes:
@@ -212,25 +228,33 @@ def _write_code(t: TargetCode) -> bytes:
 
 
 def pack(artifact: Artifact) -> bytes:
-    """Artefact bytes; deterministic. Raises ArtifactError if the artifact is inconsistent."""
-    validate(artifact)
-    sections = [(b"META", _FLAG_REQUIRED, _write_meta(artifact))]
-    if artifact.kernels:
-        sections.append((b"KMAP", 0, _write_kernels(artifact.kernels)))
-    sections += [(b"CODE", _FLAG_REQUIRED, _write_code(t)) for t in artifact.targets]
-    if len(sections) > MAX_SECTIONS:
-        raise ArtifactError(f"{len(sections)} sections, at most {MAX_SECTIONS}")
-    offset = _HEADER.size + _ENTRY.size * len(sections)
+    """Artefact bytes, without constants; deterministic. Raises ArtifactError if the artifact is inconsistent."""
+    sections = sections_of(artifact)
+    start = HEADER.size + ENTRY.size * len(sections)
     table, body = b"", b""
     for tag, flags, payload in sections:
-        body += b"\0" * (-(offset + len(body)) % _ALIGN)
-        table += _ENTRY.pack(tag, zlib.crc32(payload), offset + len(body), len(payload), flags, 0)
+        body += b"\0" * (-(start + len(body)) % ALIGN)
+        table += ENTRY.pack(tag, zlib.crc32(payload), start + len(body), len(payload), flags, 0)
         body += payload
-    total = offset + len(body)
-    digest = hashlib.sha256(table + body).digest()
-    fields = (MAGIC, FORMAT_VERSION, len(sections), total, digest)
-    crc = zlib.crc32(_HEADER.pack(*fields, 0, 0) + table)
-    return _HEADER.pack(*fields, crc, 0) + table + body
+    return header(table, start + len(body), hashlib.sha256(table + body).digest()) + table + body
+
+
+def header(table: bytes, total: int, digest: bytes) -> bytes:
+    """The header before a section table; ``total``: bytes of the whole, ``digest``: sha256 of all that follows the header."""
+    fields = (MAGIC, FORMAT_VERSION, len(table) // ENTRY.size, total, digest)
+    return HEADER.pack(*fields, zlib.crc32(HEADER.pack(*fields, 0, 0) + table), 0)
+
+
+def sections_of(artifact: Artifact) -> list[tuple[bytes, int, bytes]]:
+    """(tag, flags, payload) of the sections of an artefact without constants. Raises ArtifactError."""
+    validate(artifact)
+    sections = [(b"META", FLAG_REQUIRED, _write_meta(artifact))]
+    if artifact.kernels:
+        sections.append((b"KMAP", 0, _write_kernels(artifact.kernels)))
+    sections += [(b"CODE", FLAG_REQUIRED, _write_code(t)) for t in artifact.targets]
+    if len(sections) > MAX_SECTIONS:
+        raise ArtifactError(f"{len(sections)} sections, at most {MAX_SECTIONS}")
+    return sections
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
@@ -325,36 +349,37 @@ def _read_code(payload: memoryview) -> TargetCode:
     return TargetCode(head.text(), head.list(head.text), r.blob())
 
 
-def _read_sections(data: bytes) -> list[tuple[bytes, memoryview]]:
-    if len(data) < _HEADER.size or data[:8] != MAGIC:
+def _read_sections(data: memoryview) -> list[tuple[bytes, memoryview]]:
+    if len(data) < HEADER.size or data[:8] != MAGIC:
         raise ArtifactError("not a disc_tf artefact (wrong magic number)")
-    magic, version, count, total, digest, crc, zero = _HEADER.unpack_from(data)
+    magic, version, count, total, digest, crc, zero = HEADER.unpack_from(data)
     if version != FORMAT_VERSION:
         raise ArtifactError(f"artefact format {version} is not supported (this build reads {FORMAT_VERSION})")
     if total != len(data):
         raise ArtifactError(f"artefact is truncated or padded: {len(data)} bytes, its header says {total}")
-    if count > MAX_SECTIONS or _HEADER.size + count * _ENTRY.size > total:
+    if count > MAX_SECTIONS or HEADER.size + count * ENTRY.size > total:
         raise ArtifactError(f"section table of {count} entries does not fit")
-    table = data[_HEADER.size : _HEADER.size + count * _ENTRY.size]
-    if zlib.crc32(_HEADER.pack(magic, version, count, total, digest, 0, zero) + table) != crc:
+    table = data[HEADER.size : HEADER.size + count * ENTRY.size]
+    if zlib.crc32(HEADER.pack(magic, version, count, total, digest, 0, zero) + bytes(table)) != crc:
         raise ArtifactError("header checksum does not match: the artefact is corrupt")
     sections = []
-    for tag, want, offset, size, flags, _ in _ENTRY.iter_unpack(table):
-        if offset < _HEADER.size + len(table) or offset > total or size > total - offset:
+    for tag, want, offset, size, flags, _ in ENTRY.iter_unpack(table):
+        if offset < HEADER.size + len(table) or offset > total or size > total - offset:
             raise ArtifactError(f"section {tag!r} lies outside the artefact")
-        payload = memoryview(data)[offset : offset + size]
-        if zlib.crc32(payload) != want:
+        payload = data[offset : offset + size]
+        bulk = flags & FLAG_BULK and tag not in _KNOWN
+        if not bulk and zlib.crc32(payload) != want:
             raise ArtifactError(f"section {tag!r}: checksum does not match, the artefact is corrupt")
-        if tag not in (b"META", b"KMAP", b"CODE") and flags & _FLAG_REQUIRED:
+        if tag not in _KNOWN and flags & FLAG_REQUIRED:
             raise ArtifactError(f"section {tag!r} is required but not known to this version")
         sections.append((tag, payload))
     return sections
 
 
-def unpack(data: bytes) -> Artifact:
-    """Parses and checks artefact bytes. Raises ArtifactError with the reason; never reads out of bounds."""
-    data = bytes(data)
-    sections = _read_sections(data)
+def unpack(data: bytes | memoryview) -> Artifact:
+    """Parses and checks artefact bytes. Raises ArtifactError with the reason; never reads out of bounds. Constants are not looked at."""
+    view = memoryview(data).cast("B")
+    sections = _read_sections(view)
     metas = [p for tag, p in sections if tag == b"META"]
     if len(metas) != 1:
         raise ArtifactError(f"{len(metas)} META sections, one is needed")
@@ -375,10 +400,20 @@ def unpack(data: bytes) -> Artifact:
     artifact = Artifact(
         args=args, results=results, segments=segments, checks=checks, prepared=prepared, kernels=kernels,
         targets=tuple(_read_code(p) for tag, p in sections if tag == b"CODE"),
-        name=name, compiler_version=version, abi_version=abi,
+        name=name, compiler_version=version, abi_version=abi, constants=_read_constants(sections),
     )  # fmt: skip
     validate(artifact)
+    _check_constants(artifact, len(view))
     return artifact
+
+
+def _read_constants(sections: Sequence[tuple[bytes, memoryview]]) -> tuple[ConstantSpec, ...]:
+    found: list[ConstantSpec] = []
+    for tag, payload in sections:
+        if tag == b"CNST":
+            table = _Reader(payload, "CNST section")
+            found += [ConstantSpec(r.u32(), r.i64(), r.i64()) for r in table.list(table.record)]
+    return tuple(found)
 
 
 # --------------------------------------------------------------------------------------------------------- checking
@@ -397,6 +432,17 @@ def _check_tensor(what: str, dtype: str, dims: Sequence[int]) -> None:
         raise ArtifactError(f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     if len(dims) > MAX_RANK or any(d < -1 for d in dims):
         raise ArtifactError(f"{what}: bad dims {tuple(dims)}")
+
+
+def _check_constants(a: Artifact, total: int) -> None:
+    _check_indices("table of constants", [c.arg for c in a.constants], len(a.args))
+    for c in a.constants:
+        x = a.args[c.arg]
+        fixed = x.kind == "const" and x.digest and all(d >= 0 for d in x.dims)
+        if not fixed or c.size != math.prod(x.dims) * DTYPES[x.dtype][1]:
+            raise ArtifactError(f"constant {x.name} does not fit its argument")
+        if not 0 <= c.offset <= total - c.size or c.offset % ALIGN:
+            raise ArtifactError(f"constant {x.name} lies outside the file")
 
 
 def validate(a: Artifact) -> None:

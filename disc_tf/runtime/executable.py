@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from disc_tf.runtime import _capi
 from disc_tf.runtime.artifact import ArgSpec, Artifact, ResultSpec, pack, unpack
+from disc_tf.runtime.artifact_file import read_file
 
 _NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
@@ -141,6 +144,8 @@ class _State:
     given: Sequence[np.ndarray | None]
     made: list[np.ndarray | None] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
+    #: told of each result when it is complete, in the run's thread
+    on_output: Callable[[int, np.ndarray], None] | None = None
     error: Exception | None = None
 
     def allocate(self, index: int, dims: tuple[int, ...]) -> np.ndarray:
@@ -199,8 +204,18 @@ def _alias_output(user, index, source, rank, dims):
 
 @_capi.SendOutput
 def _send_output(user, index):
-    _states[user].sent.append(index)
-    return 0
+    state = _states[user]
+    state.sent.append(index)
+    made = state.made[index]
+    if state.on_output is None or made is None:
+        return 0
+    tell = state.on_output
+
+    def told() -> int:
+        tell(index, made)
+        return 0
+
+    return _guarded(state, told, 13)
 
 
 @_capi.RetainInput
@@ -223,8 +238,8 @@ def _memref(array: np.ndarray) -> _capi.Memref:
 class Executable:
     """A loaded artefact. Thread-safe: any number of runs at a time.
 
-    `args` and `results` are its signature in order, `isa` is the code that was picked. Code stays loaded while a run is
-    inside, whatever `close` does.
+    `args` and `results` are its signature in order, `isa` is the code that was picked; `bound` are the positions of arguments whose values
+    its file has: they are never given. Code stays loaded while a run is inside, whatever `close` does.
     """
 
     def __init__(self, handle: int, artifact: Artifact) -> None:
@@ -235,6 +250,7 @@ class Executable:
         self.results: tuple[ResultSpec, ...] = artifact.results
         self.isa: str = self._lib.disc_isa(handle).decode()
         self.loader: str = self._lib.disc_loader(handle).decode()
+        self.bound = frozenset(i for i in range(len(self.args)) if self._lib.disc_arg_bound(handle, i))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Executable:
@@ -243,6 +259,14 @@ class Executable:
         if not handle:
             raise _last_error()
         return cls(handle, unpack(data))
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Executable:
+        """Maps and loads a stand-alone file. DiscError as `from_bytes`, and if the file cannot be opened."""
+        handle = _capi.library().disc_load_file(os.fsencode(path))
+        if not handle:
+            raise _last_error()
+        return cls(handle, read_file(path))
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Executable:
@@ -256,25 +280,36 @@ class Executable:
         *,
         max_threads: int = 0,
     ) -> list[np.ndarray]:
-        """Runs with all arguments in the order of `self.args` and gives the results in the order of `self.results`.
+        """Runs with all arguments (but the `bound` ones) in the order of `self.args` and gives the results in the order of `self.results`.
 
         outputs: arrays to write results to (None where one is to be made). A result that is only a view of an argument
         shares its memory unless an array was given. Arrays of const arguments must not be changed between runs: what is
         packed from them is kept by identity. Raises DiscError with status code and original node, TypeError for a dtype.
         """
-        if len(args) != len(self.args):
-            raise TypeError(f"{len(self.args)} arguments are needed, {len(args)} were given")
-        inputs = [_as_input(spec, value) for spec, value in zip(self.args, args, strict=True)]
-        key, options = self._begin(list(inputs), outputs, max_threads)
-        memrefs = (_capi.Memref * max(1, len(inputs)))(*map(_memref, inputs))
+        wanted = [i for i in range(len(self.args)) if i not in self.bound]
+        if len(args) != len(wanted):
+            raise TypeError(f"{len(wanted)} arguments are needed, {len(args)} were given")
+        inputs: list[np.ndarray | None] = [None] * len(self.args)
+        memrefs = (_capi.Memref * max(1, len(inputs)))()
+        for i, value in zip(wanted, args, strict=True):
+            array = inputs[i] = _as_input(self.args[i], value)
+            memrefs[i] = _memref(array)
+        key, options = self._begin(inputs, outputs, max_threads)
         try:
             return self._results(key, self._lib.disc_execute(self._open(), memrefs, options))
         finally:
             del _states[key]
 
-    def start(self, outputs: Sequence[np.ndarray | None] | None = None, *, max_threads: int = 0) -> Run:
-        """A staged run: arguments one by one, results as soon as they are there."""
-        return Run(self, outputs, max_threads)
+    def start(
+        self,
+        outputs: Sequence[np.ndarray | None] | None = None,
+        *,
+        max_threads: int = 0,
+        on_output: Callable[[int, np.ndarray], None] | None = None,
+    ) -> Run:
+        """A staged run: arguments one by one, results as soon as they are there. ``on_output`` is told of each complete result by the
+        thread that is in `Run.advance`; the array must not be changed before the run has ended."""
+        return Run(self, outputs, max_threads, on_output)
 
     def close(self) -> None:
         """Drops the code; later runs raise. Runs under way end well."""
@@ -297,11 +332,13 @@ class Executable:
             raise ValueError("the executable was closed")
         return self._handle
 
-    def _begin(self, inputs: list, outputs: Sequence | None, max_threads: int) -> tuple[int, _capi.RunOptions]:
+    def _begin(
+        self, inputs: list, outputs: Sequence | None, max_threads: int, on_output: Callable[[int, np.ndarray], None] | None = None
+    ) -> tuple[int, _capi.RunOptions]:
         if outputs is not None and len(outputs) != len(self.results):
             raise TypeError(f"{len(self.results)} outputs are needed, {len(outputs)} were given")
         key = next(_keys)
-        _states[key] = _State(self.results, inputs, outputs or (), [None] * len(self.results))
+        _states[key] = _State(self.results, inputs, outputs or (), [None] * len(self.results), on_output=on_output)
         options = _capi.RunOptions(
             ctypes.sizeof(_capi.RunOptions), max_threads, key,
             _alloc_output, _alias_output, _send_output, _retain_input, _release_input,
@@ -319,25 +356,36 @@ class Executable:
 class Run:
     """A staged run of an Executable; one thread at a time. Use it as a context manager or call `finish`."""
 
-    def __init__(self, executable: Executable, outputs: Sequence[np.ndarray | None] | None, max_threads: int) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        outputs: Sequence[np.ndarray | None] | None,
+        max_threads: int,
+        on_output: Callable[[int, np.ndarray], None] | None = None,
+    ) -> None:
+        self._handle = 0
         self._executable = executable
         self._lib = _capi.library()
-        self._key, options = executable._begin([None] * len(executable.args), outputs, max_threads)
+        self._key, options = executable._begin([None] * len(executable.args), outputs, max_threads, on_output)
         self._handle = self._lib.disc_run_begin(executable._open(), options)
         self._seen = 0
+        #: segments that still waited after the latest `advance`; -1 before the first
+        self.remaining = -1
 
     def set_input(self, index: int, value: np.ndarray) -> None:
         """Gives argument `index`; runs nothing yet. Raises DiscError for a shape that does not fit."""
         if not 0 <= index < len(self._executable.args):
             raise IndexError(f"there is no argument {index}")
         array = _as_input(self._executable.args[index], value)
-        _check(self._lib.disc_run_set_input(self._handle, index, _memref(array)))
+        _check(self._lib.disc_run_set_input(self._live(), index, _memref(array)))
         _states[self._key].inputs[index] = array
 
     def advance(self) -> dict[int, np.ndarray]:
         """Runs the segments that are ready; the results that came out now, by index."""
-        state = _states[self._key]
-        code = self._lib.disc_run_advance(self._handle, None)
+        handle, state = self._live(), _states[self._key]
+        remaining = ctypes.c_int32(-1)
+        code = self._lib.disc_run_advance(handle, remaining)
+        self.remaining = remaining.value
         if state.error is not None:
             raise state.error
         _check(code)
@@ -358,8 +406,21 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._handle:
-            self._lib.disc_run_end(self._handle)
-            self._handle = 0
+    def abandon(self) -> None:
+        """Ends the run whatever state it is in and frees what it holds; nothing if it has ended."""
+        handle, self._handle = self._handle, 0
+        if handle:
+            self._lib.disc_run_end(handle)
             del _states[self._key]
+
+    def _live(self) -> int:
+        if not self._handle:
+            raise ValueError("the run has ended")
+        return self._handle
+
+    def __exit__(self, *_: object) -> None:
+        self.abandon()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.abandon()

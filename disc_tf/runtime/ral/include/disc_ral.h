@@ -55,6 +55,11 @@ typedef struct {
 
 /* Loads an artefact: checks it, picks the code for this CPU. Equal artefacts share one loaded image. Null on failure. */
 DISC_EXPORT disc_exec* disc_load(const void* artifact, size_t size);
+/* Loads a stand-alone file (`.disc`): an artefact that holds the values of its constants. The file is mapped, not read: its pages are shared
+ * by all processes. Replace it by renaming a new file over it, never by writing into it. Works for a file without constants, too. */
+DISC_EXPORT disc_exec* disc_load_file(const char* path);
+/* 1 if the file has the value of argument `index`: then it is given to every run, and none may be set. */
+DISC_EXPORT int32_t disc_arg_bound(const disc_exec* exec, int32_t index);
 /* Drops the reference; the code is unloaded after the last run in it has ended. */
 DISC_EXPORT void disc_close(disc_exec* exec);
 
@@ -66,10 +71,11 @@ DISC_EXPORT const char* disc_isa(const disc_exec* exec);
 /* How the image was loaded: "memfd", "file" or "mmap". */
 DISC_EXPORT const char* disc_loader(const disc_exec* exec);
 
-/* Runs with all inputs there (disc_num_args of them, in order). */
+/* Runs with all inputs there (disc_num_args of them, in order; those of bound arguments are not looked at). */
 DISC_EXPORT int32_t disc_execute(disc_exec* exec, const disc_memref* inputs, const disc_run_options* options);
 
-/* Staged run. Results are sent (send_output) as soon as the segments that make them have run. */
+/* Staged run. A result is sent (send_output, on the thread that is in disc_run_advance) when it is complete and every check before it
+ * has passed. Its memory may be read by the run until that ends: it must not be changed before. */
 DISC_EXPORT disc_run* disc_run_begin(disc_exec* exec, const disc_run_options* options);
 /* Gives input `index`; its data must stay until disc_run_end. */
 DISC_EXPORT int32_t disc_run_set_input(disc_run* run, int32_t index, const disc_memref* value);

@@ -7,6 +7,7 @@
 #include "disc_ral.h"
 #include "executable.h"
 #include "memory.h"
+#include "model_file.h"
 #include "prepared.h"
 #include "run.h"
 #include "settings.h"
@@ -16,6 +17,7 @@ using disc::Status;
 
 struct disc_exec {
   std::shared_ptr<disc::Executable> executable;
+  std::shared_ptr<const disc::Bound> bound;  // of a file; else null
 };
 
 struct disc_run {
@@ -71,10 +73,26 @@ disc_exec* disc_load(const void* artifact, size_t size) {
     std::shared_ptr<disc::Executable> executable;
     const Status s = artifact ? disc::Executable::load(static_cast<const uint8_t*>(artifact), size, &executable)
                               : Status(disc::kInvalidArgument, "no artefact was given");
-    if (s.ok()) result = new disc_exec{std::move(executable)};
+    if (s.ok()) result = new disc_exec{std::move(executable), nullptr};
     return disc::set_last_error(s);
   });
   return result;
+}
+
+disc_exec* disc_load_file(const char* path) {
+  disc_exec* result = nullptr;
+  guarded([&] {
+    std::shared_ptr<disc::Executable> executable;
+    std::shared_ptr<const disc::Bound> bound;
+    const Status s = path ? disc::load_model_file(path, &executable, &bound) : Status(disc::kInvalidArgument, "no file was given");
+    if (s.ok()) result = new disc_exec{std::move(executable), std::move(bound)};
+    return disc::set_last_error(s);
+  });
+  return result;
+}
+
+int32_t disc_arg_bound(const disc_exec* e, int32_t i) {
+  return e->bound && i >= 0 && static_cast<size_t>(i) < e->bound->has.size() ? e->bound->has[static_cast<size_t>(i)] : 0;
 }
 
 void disc_close(disc_exec* exec) { delete exec; }
@@ -88,9 +106,10 @@ const char* disc_loader(const disc_exec* e) { return e->executable->loader(); }
 
 int32_t disc_execute(disc_exec* exec, const disc_memref* inputs, const disc_run_options* options) {
   return guarded([&] {
-    disc_context context(exec->executable, options);
+    disc_context context(exec->executable, options, exec->bound);
     int32_t rc = 0;
-    for (int32_t i = 0; i < disc_num_args(exec) && rc == 0; ++i) rc = context.set_input(i, inputs[i], false);
+    for (int32_t i = 0; i < disc_num_args(exec) && rc == 0; ++i)
+      if (!disc_arg_bound(exec, i)) rc = context.set_input(i, inputs[i], false);
     if (rc == 0) context.advance(nullptr);
     return disc::set_last_error(context.finish());
   });
@@ -99,7 +118,7 @@ int32_t disc_execute(disc_exec* exec, const disc_memref* inputs, const disc_run_
 disc_run* disc_run_begin(disc_exec* exec, const disc_run_options* options) {
   disc_run* run = nullptr;
   guarded([&] {
-    run = new disc_run{{exec->executable, options}};
+    run = new disc_run{{exec->executable, options, exec->bound}};
     return 0;
   });
   return run;

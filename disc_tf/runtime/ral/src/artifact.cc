@@ -9,7 +9,8 @@ namespace disc {
 namespace {
 
 constexpr size_t kHeaderSize = 64, kEntrySize = 32, kMaxSections = 256;
-constexpr uint32_t kFormatVersion = 1, kFlagRequired = 1;
+constexpr uint32_t kFormatVersion = 1, kFlagRequired = 1, kFlagBulk = 2;
+constexpr size_t kConstantAlignment = 64;
 constexpr int32_t kLastDtype = 13;
 
 Status corrupt(const std::string& what) { return Status(kDataLoss, "artefact: " + what); }
@@ -147,6 +148,37 @@ Status read_code(const uint8_t* data, size_t size, Artifact* a) {
   return Status();
 }
 
+// The table of constants; their bytes lie in the artefact, 64-byte aligned. They are not read here: pages come from the file when
+// they are used.
+Status read_constants(const uint8_t* data, size_t size, const uint8_t* whole, size_t whole_size, Artifact* a) {
+  Reader section(data, size);
+  bool inside = true;
+  section.records([&](Reader& r) {
+    ConstantSpec c;
+    c.arg = r.u32();
+    const uint64_t offset = r.number<uint64_t>();
+    c.size = r.number<uint64_t>();
+    inside = inside && offset <= whole_size && c.size <= whole_size - offset && offset % kConstantAlignment == 0;
+    c.data = inside ? whole + offset : nullptr;
+    a->constants.push_back(c);
+  });
+  if (section.failed()) return corrupt("the table of constants is cut short");
+  return inside ? Status() : corrupt("a constant lies outside");
+}
+
+Status check_constants(const Artifact& a) {
+  std::set<uint32_t> seen;
+  for (const ConstantSpec& c : a.constants) {
+    if (c.arg >= a.args.size() || !seen.insert(c.arg).second) return corrupt("a constant of argument " + std::to_string(c.arg) + " is out of place");
+    const TensorSpec& t = a.args[c.arg];
+    uint64_t want = static_cast<uint64_t>(dtype_size(t.dtype));
+    for (int64_t d : t.dims)
+      if (d < 0 || __builtin_mul_overflow(want, static_cast<uint64_t>(d), &want)) return corrupt("constant " + t.name + " has no fixed size");
+    if (t.kind != 0 || t.digest.empty() || want != c.size) return corrupt("constant " + t.name + " does not fit its argument");
+  }
+  return Status();
+}
+
 Status check_indices(const std::string& what, const std::vector<uint32_t>& values, size_t limit) {
   std::set<uint32_t> seen;
   for (uint32_t v : values) {
@@ -261,12 +293,15 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
     const uint64_t offset = e.number<uint64_t>(), length = e.number<uint64_t>();
     const uint32_t flags = e.u32();
     if (offset < head.size() || offset > size || length > size - offset) return corrupt("section " + tag + " lies outside");
-    if (crc32(data + offset, length) != section_crc) return corrupt("section " + tag + ": checksum does not match");
+    const bool known = tag == "META" || tag == "CODE" || tag == "CNST";
+    if ((known || !(flags & kFlagBulk)) && crc32(data + offset, length) != section_crc) return corrupt("section " + tag + ": checksum does not match");
     if (tag == "META") {
       if (++metas > 1) return corrupt("more than one META section");
       DISC_RETURN_IF_ERROR(read_meta(Reader(data + offset, length), out));
     } else if (tag == "CODE") {
       DISC_RETURN_IF_ERROR(read_code(data + offset, length, out));
+    } else if (tag == "CNST") {
+      DISC_RETURN_IF_ERROR(read_constants(data + offset, length, data, size, out));
     } else if (tag != "KMAP" && (flags & kFlagRequired)) {
       return Status(kUnimplemented, "artefact: section " + tag + " is required but not known to this library");
     }
@@ -275,7 +310,8 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
   if (out->abi_version == 0 || out->abi_version > DISC_ABI_VERSION)
     return Status(kUnimplemented, "artefact: runtime ABI " + std::to_string(out->abi_version) + " is not supported, this library has " +
                                       std::to_string(DISC_ABI_VERSION) + "; update disc_tf");
-  return check(*out);
+  DISC_RETURN_IF_ERROR(check(*out));
+  return check_constants(*out);
 }
 
 }  // namespace disc

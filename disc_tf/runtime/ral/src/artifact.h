@@ -47,6 +47,13 @@ struct TargetCode {
   size_t image_size = 0;
 };
 
+// The value of a const argument inside the artefact: `size` bytes, row-major, at `data` (into the bytes that were parsed).
+struct ConstantSpec {
+  uint32_t arg = 0;
+  const uint8_t* data = nullptr;
+  uint64_t size = 0;
+};
+
 struct Artifact {
   std::array<uint8_t, 32> digest{};
   std::string compiler_version, name;
@@ -56,6 +63,7 @@ struct Artifact {
   std::vector<SegmentSpec> segments;
   std::vector<PreparedSpec> prepared;
   std::vector<TargetCode> targets;
+  std::vector<ConstantSpec> constants;
 };
 
 // Bytes of one element, 0 for a code that is not a dtype.

@@ -53,11 +53,13 @@ Status query(const Image& image, const Artifact& a, disc_executable* code) {
 int64_t images_loaded() { return g_loaded.load(std::memory_order_relaxed); }
 int64_t images_live() { return g_live.load(std::memory_order_relaxed); }
 
-Status Executable::load(const uint8_t* data, size_t size, std::shared_ptr<Executable>* out) {
+Status Executable::load(const uint8_t* data, size_t size, std::shared_ptr<Executable>* out, std::vector<ConstantSpec>* constants) {
   install_fork_handlers();
   if (!environment().error.ok()) return environment().error;
   Artifact artifact;
   if (Status s = parse_artifact(data, size, &artifact); !s.ok()) return s;
+  if (constants) *constants = std::move(artifact.constants);
+  artifact.constants.clear();  // they point into the caller's bytes
   size_t target = 0;
   if (Status s = choose_target(artifact.targets, target_cap(), &target); !s.ok()) return s;
   const TargetCode code = artifact.targets[target];

@@ -17,7 +17,8 @@ namespace disc {
 class Executable {
  public:
   // Parses, picks a target, loads; gives the executable that is already there for equal bytes and target.
-  static Status load(const uint8_t* data, size_t size, std::shared_ptr<Executable>* out);
+  // constants (may be null): the values that the artefact holds; they point into `data`.
+  static Status load(const uint8_t* data, size_t size, std::shared_ptr<Executable>* out, std::vector<ConstantSpec>* constants = nullptr);
 
   const Artifact& artifact() const { return artifact_; }
   const disc_executable& code() const { return code_; }

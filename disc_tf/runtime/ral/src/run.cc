@@ -99,11 +99,16 @@ int64_t launch_counter() { return g_launches.load(std::memory_order_relaxed); }
 
 }  // namespace disc
 
-disc_context::disc_context(std::shared_ptr<disc::Executable> executable, const disc_run_options* options)
-    : executable_(std::move(executable)), options_(copy_options(options)) {
+disc_context::disc_context(std::shared_ptr<disc::Executable> executable, const disc_run_options* options, std::shared_ptr<const disc::Bound> bound)
+    : executable_(std::move(executable)), bound_(std::move(bound)), options_(copy_options(options)) {
   disc::install_fork_handlers();
-  own_inputs_.resize(artifact().args.size());
-  own_present_.resize(artifact().args.size());
+  if (bound_) {
+    own_inputs_ = bound_->values;
+    own_present_ = bound_->has;
+  } else {
+    own_inputs_.resize(artifact().args.size());
+    own_present_.resize(artifact().args.size());
+  }
   outputs_.resize(artifact().results.size());
   segment_done_.resize(artifact().segments.size());
   prepared_.resize(artifact().prepared.size());
@@ -111,7 +116,7 @@ disc_context::disc_context(std::shared_ptr<disc::Executable> executable, const d
 }
 
 disc_context::disc_context(disc_context* parent, int32_t building, PreparedData* target)
-    : executable_(parent->executable_), options_(parent->options_), inputs_(parent->inputs_), present_(parent->present_),
+    : executable_(parent->executable_), bound_(parent->bound_), options_(parent->options_), inputs_(parent->inputs_), present_(parent->present_),
       parent_(parent), building_(building), target_(target) {
   prepared_.resize(artifact().prepared.size());
 }
@@ -130,6 +135,7 @@ int32_t disc_context::set_input(int32_t index, const disc_memref& value, bool co
     return fail_internally(Code::kInvalidArgument, "there is no input " + std::to_string(index));
   const TensorSpec& spec = artifact().args[index];
   const std::string what = "input " + std::to_string(index) + " (" + spec.name + ")";
+  if (is_bound(index)) return fail_internally(Code::kInvalidArgument, what + " has its value in the file");
   if (own_present_[index]) return fail_internally(Code::kFailedPrecondition, what + " was given twice");
   bool fits = value.rank == static_cast<int64_t>(spec.dims.size());
   for (int64_t i = 0; fits && i < value.rank; ++i) fits = spec.dims[i] < 0 || spec.dims[i] == value.dims[i];
@@ -260,7 +266,7 @@ int32_t disc_context::alias_output(int32_t index, int32_t input, int32_t rank, c
   if (!in) return status_.code;
   int64_t bytes = 0, in_bytes = 0;
   bool negative = false;
-  if (!options_.alias_output) {
+  if (!options_.alias_output || is_bound(input)) {  // the file's pages are not handed out
     void* data = alloc_output(index, rank, dims);
     if (!data) return status_.code;
     tensor_bytes(rank, dims, disc::dtype_size(artifact().results[index].dtype), &bytes, &negative);

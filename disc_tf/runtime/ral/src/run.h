@@ -10,12 +10,14 @@
 #include "disc_ral.h"
 #include "executable.h"
 #include "memory.h"
+#include "model_file.h"
 #include "status.h"
 
 // Also the context of a `prepare` call: then `parent` is the run that asked and `building` the entry that is made.
 struct disc_context {
  public:
-  disc_context(std::shared_ptr<disc::Executable> executable, const disc_run_options* options);
+  // bound (may be null): inputs that are there from the start.
+  disc_context(std::shared_ptr<disc::Executable> executable, const disc_run_options* options, std::shared_ptr<const disc::Bound> bound = nullptr);
   ~disc_context();
   disc_context(const disc_context&) = delete;
   disc_context& operator=(const disc_context&) = delete;
@@ -54,10 +56,12 @@ struct disc_context {
   void record_check(int64_t check_id, int32_t code);
   int32_t check_output(int32_t index, int32_t rank, const int64_t* dims, int64_t* bytes);
   bool ready(size_t segment) const;
+  bool is_bound(int32_t input) const { return bound_ && bound_->has[static_cast<size_t>(input)] != 0; }
   std::string prepared_key(int32_t index, bool* by_buffer) const;
   disc::Status build(int32_t index, bool by_buffer, disc::PreparedData* data);
 
   std::shared_ptr<disc::Executable> executable_;
+  std::shared_ptr<const disc::Bound> bound_;
   disc_run_options options_{};
   disc::Status status_;
   int64_t failed_check_ = DISC_NO_ERROR;  // of the check that status_ tells of

@@ -1,0 +1,222 @@
+"""A whole graph as one file that runs without TensorFlow: `compile_graph_def`.
+
+    disc_tf.compile_graph_def(graph_def, ["logits:0"], "model.disc")
+    disc_tf.runtime.load("model.disc").run({"ids": ids})["logits:0"]
+
+Everything is compiled or nothing is: a node that cannot be compiled has nobody to run it. The file holds code for every target, the
+signature, and the weights, which are mapped where it is loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from disc_tf.budget import Budget
+from disc_tf.frontend.analysis import SOURCES, analyse
+from disc_tf.frontend.cluster import Clustering, whole_graph
+from disc_tf.frontend.errors import GraphError, Reason
+from disc_tf.frontend.graph import TensorRef, tensor_name
+from disc_tf.frontend.hints import parse_hints
+from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
+from disc_tf.frontend.load import load
+from disc_tf.frontend.tensor_proto import is_splat
+from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value
+from disc_tf.ir.types import TensorType
+from disc_tf.options import Options
+
+#: a splat of more bytes has a digest of its one value, not of its content (`frontend.tensor_proto.array_digest`)
+_SHOWN = 8
+
+
+class NotWhole(GraphError):
+    """The graph cannot run without TensorFlow. ``reasons``: node -> why it is not compiled."""
+
+    def __init__(self, message: str, reasons: Mapping[str, Reason]) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons)
+
+
+@dataclasses.dataclass
+class Standalone:
+    """What was written. inputs, outputs: names in order; segments: of each, (inputs it waits for, outputs it makes); times_ms: by phase."""
+
+    path: str
+    inputs: list[str]
+    outputs: list[str]
+    segments: list[tuple[list[str], list[str]]]
+    kernels: int
+    weight_bytes: int
+    file_bytes: int
+    times_ms: dict[str, float]
+
+
+def compile_graph_def(
+    graph_def: Any,
+    outputs: Sequence[str] | None,
+    path: str | os.PathLike[str],
+    inputs: Sequence[str] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    *,
+    names: Mapping[str, str] | None = None,
+    progress: Callable[[str], None] = lambda _text: None,
+    **overrides: Any,
+) -> Standalone:
+    """Compile a frozen graph whole and write it to ``path`` (``.disc``), which is replaced at once or not at all.
+
+    outputs: tensors (``name:port``) or ops; None takes the graph's data sinks. inputs: the placeholders that the file may ask for (None:
+    all that the outputs need); one that no output needs is not in the file. names: tensor or node -> name in the file's signature; by default
+    an input is called like its node and an output as it was asked for. options, overrides: `Options`.
+    Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `OptionError`, OSError.
+    """
+    if isinstance(outputs, str):
+        outputs = [outputs]
+    settings = Options.from_overrides(options, **overrides)
+    start = time.perf_counter()
+    loaded = load(graph_def, outputs, verify=settings.verify_passes)
+    if not loaded.fetches:
+        raise GraphError("a stand-alone file needs an output that is a tensor: name one")
+    hints = parse_hints(settings.hints)
+    analysis = analyse(
+        loaded.graph, [*(n for n, _ in loaded.fetches), *loaded.targets], hints=hints,
+        use_tf_shapes=settings.use_tf_shapes, import_tf=settings.use_tf_shapes,
+    )  # fmt: skip
+    clustering = whole_graph(analysis, loaded.fetches, loaded.targets)
+    _require_whole(clustering, inputs)
+    asked = list(outputs) if outputs is not None else [tensor_name(ref) for ref in loaded.fetches]
+    imported, sources = _import(clustering)
+    _name(imported, asked, inputs, names or {})
+    times = {"lower": (time.perf_counter() - start) * 1e3}
+
+    from disc_tf.compiler import compile_module
+    from disc_tf.runtime.artifact import tensor_digest, unpack
+    from disc_tf.runtime.artifact_file import write_file
+    from disc_tf.runtime.runner import segment_names
+
+    compiled = compile_module(
+        imported.module, settings.targets, name=Path(path).stem, verify_passes=settings.verify_passes, dump_dir=settings.dump_dir,
+        budget=Budget(settings.time_budget), progress=progress, segments=settings.segments,
+    )  # fmt: skip
+    times |= compiled.times_ms
+    progress("writing")
+    start = time.perf_counter()
+    artifact = unpack(compiled.executable)
+    constants: dict[int, np.ndarray] = {}
+    args = []
+    for i, x in enumerate(artifact.args):
+        if x.kind == "const":
+            constants[i] = np.broadcast_to(sources[x.name], x.dims)
+            if is_splat(constants[i]):  # large ones are known by their value: the file has the content
+                x = dataclasses.replace(x, digest=tensor_digest(constants[i], x.dtype))
+        args.append(x)
+    artifact = dataclasses.replace(artifact, args=tuple(args))
+    write_file(path, artifact, constants)
+    times["write"] = (time.perf_counter() - start) * 1e3
+    wanted = [x.name for x in artifact.args if x.kind != "const"]
+    return Standalone(
+        os.fspath(path), wanted, [r.name for r in artifact.results], segment_names(artifact), len(compiled.kernels),
+        sum(c.nbytes for c in constants.values()), Path(path).stat().st_size, times,
+    )  # fmt: skip
+
+
+def _require_whole(clustering: Clustering, inputs: Sequence[str] | None) -> None:
+    """`NotWhole` with the reasons unless every node is compiled; ``GraphError`` for inputs that are not the graph's."""
+    graph = clustering.graph
+    reasons = dict(clustering.reasons)
+    for node in clustering.order:
+        if node.op not in ("Const", "Placeholder", "PlaceholderWithDefault", "PlaceholderV2") and node.op in SOURCES:
+            reasons[node.name] = Reason("VARIABLE", "holds a variable: freeze the model first")
+    if reasons:
+        lines = [f"  {name} ({graph[name].op}): {why}" for name, why in list(reasons.items())[:_SHOWN]]
+        more = [f"  ... and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
+        raise NotWhole(
+            "\n".join([f"the graph cannot run without TensorFlow: {len(reasons)} needed nodes are not compiled", *lines, *more]), reasons
+        )
+    if inputs is None:
+        return
+    known = {name.partition(":")[0] for name in inputs}
+    for name in known:
+        if name not in graph:
+            raise GraphError(f"input {name!r}: the graph has no such node")
+        if not graph[name].op.startswith("Placeholder"):
+            raise GraphError(f"input {name!r} is a {graph[name].op}, not a placeholder")
+    for node in clustering.order:
+        if node.op.startswith("Placeholder") and node.name not in known:
+            raise GraphError(f"the outputs need input {node.name!r}, which is not among the inputs that were given")
+
+
+def _import(clustering: Clustering) -> tuple[Imported, dict[str, np.ndarray]]:
+    """The module, with a result for each fetched tensor in their order, and the contents of its const arguments by their names."""
+    graph, fetches = clustering.graph, clustering.fetches
+    if clustering.clusters:
+        try:
+            imported = import_cluster(clustering, clustering.clusters[0])
+        except ImportFailed as e:
+            raise NotWhole(f"the graph cannot run without TensorFlow: {e.node} is not compiled: {e.reason}", {e.node: e.reason}) from e
+    else:
+        imported = Imported(None, Module(), [], [], [], [])  # type: ignore[arg-type]
+        imported.module.add(Function("main")).body.append(Op("return"))
+    main = imported.main
+    values: dict[TensorRef, Value] = dict(zip(imported.args, main.params, strict=True))
+    values |= dict(zip(imported.results, main.results, strict=False))
+    token = [v for v in main.results if not isinstance(v.type, TensorType)]
+    ret = main.body.ops.pop()
+    ret.drop()
+    returned = []
+    for ref in fetches:
+        if ref not in values:
+            values[ref] = _outside(clustering, imported, ref, values)
+        returned.append(values[ref])
+    main.body.append(Op("return", [*returned, *token]))
+    contents: dict[str, np.ndarray] = {}
+    for info in main.args:
+        constant = graph.constant(info.tensor.partition(":")[0])
+        if info.kind == "const" and constant is not None:
+            contents[info.name] = constant.array()
+    return imported, contents
+
+
+def _outside(clustering: Clustering, imported: Imported, ref: TensorRef, values: Mapping[TensorRef, Value]) -> Value:
+    """An output that no compiled node makes: an input, or a constant."""
+    main, graph = imported.main, clustering.graph
+    constant = graph.constant(ref[0])
+    if constant is not None:
+        if constant.dtype is None:
+            raise NotWhole(f"output {ref[0]} is a constant of strings or complex numbers", {ref[0]: Reason("DTYPE", "not a number")})
+        if constant.is_small:
+            array = np.array(constant.array())
+            return main.body.append(Op("constant", [], [TensorType.of(constant.dtype, array.shape)], {"value": array})).result
+    analysis = clustering.analysis
+    assert analysis is not None
+    type_ = analysis.type_of(ref)
+    if type_ is None:
+        raise NotWhole(f"output {ref[0]} has no type that can be compiled", {ref[0]: Reason("DTYPE", "no element type or rank")})
+    kind, digest = ("device", b"") if constant is None else ("const", constant.digest())
+    return main.add_arg(type_, ArgInfo(tensor_name(ref), kind, digest, tensor_name(ref)))
+
+
+def _name(imported: Imported, asked: Sequence[str], inputs: Sequence[str] | None, names: Mapping[str, str]) -> None:
+    """Public names of arguments and results; ``GraphError`` where two would be the same."""
+    main = imported.main
+
+    def public(text: str, default: str) -> str:
+        node = text.partition(":")[0]
+        forms = (text, node, f"{node}:0") if text in (node, f"{node}:0") else (text,)
+        return next((names[f] for f in forms if f in names), default)
+
+    for info in main.args:
+        if info.kind in ("host", "device"):
+            info.name = public(info.tensor, info.tensor)
+    main.result_names = [public(text, text) for text in asked]
+    for what, found in (("input", [a.name for a in main.args]), ("output", main.result_names)):
+        if twice := [n for i, n in enumerate(found) if n in found[:i]]:
+            raise GraphError(f"two {what}s would be called {twice[0]!r}: give `names`")
+
+
+__all__ = ["NotWhole", "Standalone", "compile_graph_def"]
