@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import doctor, inspect, optimize, restore, serve, verify
+from disc_tf.commands import doctor, inspect, optimize, restore, run, serve, verify
 from disc_tf.commands.common import INTERNAL_ERROR, NOT_BUILT, CommandError
 from disc_tf.testing.tf_process import ProcessFailed
 
@@ -55,6 +55,12 @@ VERBS: dict[str, Verb] = {
     "verify": Verb("run two graphs on the same inputs and compare", verify.add_verify_arguments, verify.run_verify),
     "bench": Verb("time two graphs side by side, per shape", verify.add_bench_arguments, verify.run_bench),
     "restore": Verb("give the original of an optimised graph back", restore.add_arguments, restore.run),
+    "run": Verb(
+        "run a model on arrays: a stand-alone file (no TensorFlow needed), a SavedModel, or a GraphDef",
+        run.add_arguments,
+        run.run,
+        "examples:\n  disc-tf run model.disc --input ids=ids.npy -o out.npz\n  disc-tf run saved_model/ --inputs inputs.npz --json",
+    ),
     "doctor": Verb("check this environment", doctor.add_arguments, doctor.run),
     "serving": _not_built("serving"),
     "serve": Verb(

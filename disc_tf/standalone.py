@@ -65,14 +65,15 @@ def compile_graph_def(
     options: Options | Mapping[str, Any] | None = None,
     *,
     names: Mapping[str, str] | None = None,
+    title: str = "",
     progress: Callable[[str], None] = lambda _text: None,
     **overrides: Any,
 ) -> Standalone:
     """Compile a frozen graph whole and write it to ``path`` (``.disc``), which is replaced at once or not at all.
 
     outputs: tensors (``name:port``) or ops; None takes the graph's data sinks. inputs: the placeholders that the file may ask for (None:
-    all that the outputs need); one that no output needs is not in the file. names: tensor or node -> name in the file's signature; by default
-    an input is called like its node and an output as it was asked for. options, overrides: `Options`.
+    all that the outputs need); one that no output needs is not in the file. names: tensor or node -> name in the file's signature, by
+    default as it is called here without a ``:0``. title: the model's name in errors (the file's by default). options, overrides: `Options`.
     Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `OptionError`, OSError.
     """
     if isinstance(outputs, str):
@@ -100,7 +101,7 @@ def compile_graph_def(
     from disc_tf.runtime.runner import segment_names
 
     compiled = compile_module(
-        imported.module, settings.targets, name=Path(path).stem, verify_passes=settings.verify_passes, dump_dir=settings.dump_dir,
+        imported.module, settings.targets, name=title or Path(path).stem, verify_passes=settings.verify_passes, dump_dir=settings.dump_dir,
         budget=Budget(settings.time_budget), progress=progress, segments=settings.segments,
     )  # fmt: skip
     times |= compiled.times_ms
@@ -213,7 +214,7 @@ def _name(imported: Imported, asked: Sequence[str], inputs: Sequence[str] | None
     for info in main.args:
         if info.kind in ("host", "device"):
             info.name = public(info.tensor, info.tensor)
-    main.result_names = [public(text, text) for text in asked]
+    main.result_names = [public(text, text.removesuffix(":0")) for text in asked]
     for what, found in (("input", [a.name for a in main.args]), ("output", main.result_names)):
         if twice := [n for i, n in enumerate(found) if n in found[:i]]:
             raise GraphError(f"two {what}s would be called {twice[0]!r}: give `names`")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from disc_tf.commands import standalone
 from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
@@ -74,7 +75,9 @@ def options_from(args: argparse.Namespace) -> Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="a frozen GraphDef, .pb or .pbtxt")
-    parser.add_argument("-o", "--output", help="where the optimised graph goes (not needed with --dry-run)")
+    parser.add_argument(
+        "-o", "--output", help="the optimised graph (not needed with --dry-run); NAME.disc: the whole as a file that needs no TensorFlow"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be compiled, write nothing")
     parser.add_argument(
         "--external-weights",
@@ -107,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     if not args.dry_run and not args.output:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
+    if not args.dry_run and args.output.endswith(standalone.SUFFIX):
+        return standalone.run(args, options, _phase(args.quiet))
     _check_files(args)
     say = _phase(args.quiet)
     graph = read_whole_graph(args.input)

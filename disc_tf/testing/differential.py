@@ -165,7 +165,7 @@ def _check(
 
 
 def _quoted(message: str, case: Case) -> str:
-    return "" if case.private else f": {_telling_line(message)}"
+    return "" if case.private else f": {telling_line(message)}"
 
 
 def _run(process: Side, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:
@@ -198,10 +198,10 @@ def _time(result: ShapeResult, user: Side, candidate: Side, case: Case, rounds: 
 
 
 def _said(error: TfError) -> str:
-    return f"raises code {error.code}: {_telling_line(str(error))}"
+    return f"raises code {error.code}: {telling_line(str(error))}"
 
 
-def _telling_line(text: str) -> str:
+def telling_line(text: str) -> str:
     """The line of a status message that says what is wrong: the first, but for graph errors the one before the node's name in brackets."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["?"]
     if lines[0] != "Graph execution error:":

@@ -1,0 +1,64 @@
+"""The differential check of a stand-alone file: the runner's answers against TensorFlow's for the graph that it was made from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from disc_tf.report import ShapeResult
+from disc_tf.runtime.executable import DiscError
+from disc_tf.runtime.runner import Runner
+from disc_tf.testing.differential import Case, Check
+from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
+from disc_tf.testing.tf_process import TfError, TfProcess
+from disc_tf.testing.tf_worker import current_rss, peak_rss
+
+
+class RunnerSide:
+    """A runner as a side of a check, in this process. ``inputs``: the names of the feeds."""
+
+    def __init__(self, runner: Runner, inputs: Sequence[str]) -> None:
+        self.runner, self.inputs = runner, list(inputs)
+        self.info = {"rss": current_rss()}
+
+    def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
+        out = []
+        for i in range(warmup + repeats):
+            start = time.perf_counter()
+            self.run(feeds)
+            if i >= warmup:
+                out.append(time.perf_counter() - start)
+        return out
+
+    def memory(self) -> dict[str, int]:
+        return {"rss": current_rss(), "peak": peak_rss()}
+
+    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+        given = dict(zip(self.inputs, feeds, strict=True))
+        try:
+            return list(self.runner.run({name: given[name] for name in self.runner.inputs}).values())
+        except DiscError as e:
+            raise TfError(e.code, str(e)) from e
+
+
+def verify_runner(
+    original: str | Path,
+    runner: Runner,
+    specs: Sequence[InputSpec],
+    outputs: Sequence[str],
+    sizes: Sequence[Mapping[str, int]],
+    *,
+    threads: int = 0,
+    broadcast: bool = True,
+    progress: Callable[[ShapeResult], None] | None = None,
+) -> list[ShapeResult]:
+    """Run graph and runner at every assignment of ``sizes`` (``broadcast``: and on inputs that broadcast against each other) and compare;
+    where TensorFlow raises, the runner must raise the same code. ``outputs``: the graph's tensors in the order of the runner's outputs."""
+    names = [s.name for s in specs]
+    cases = [Case(make_feeds(specs, size, seed=i)) for i, size in enumerate(sizes)]
+    cases += [Case(feeds) for feeds in broadcast_feeds(specs)] if broadcast else []
+    with TfProcess(original, [f"{name}:0" for name in names], outputs, reference=True, threads=threads) as reference:
+        return Check(names, outputs, reference, RunnerSide(runner, names)).all(cases, progress)

@@ -1,0 +1,119 @@
+"""`disc-tf run` and `disc-tf optimize -o MODEL.disc`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from disc_tf.frontend.tfproto import serialized
+from tests.commands.test_cli import make_graph, run
+from tests.frontend.graphs import G
+
+X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
+Y = np.tanh(X @ np.full((8, 4), 0.5, np.float32))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-alone file beside its graph and an input."""
+    directory = tmp_path_factory.mktemp("run")
+    graph = make_graph(directory / "in.pb")
+    np.save(directory / "x.npy", X)
+    np.savez(directory / "inputs.npz", x=X)
+    out = directory / "model.disc"
+    assert run("optimize", graph, "-o", out, "-q", "--no-verify", "--target", "native", "--no-use-tf-shapes") == 0
+    return out
+
+
+def test_prints_and_writes(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", model, "--input", f"x={model.parent / 'x.npy'}") == 0
+    assert "y float32[3, 4]" in capsys.readouterr().out
+    assert run("run", model, "--inputs", model.parent / "inputs.npz", "--json", "--outputs", "y:0") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["y"]["shape"] == [3, 4] and shown["y"]["dtype"] == "float32"
+    np.testing.assert_allclose(shown["y"]["values"], Y, rtol=1e-5)
+    out = model.parent / "out.npz"
+    assert run("run", model, "--inputs", model.parent / "inputs.npz", "-o", out) == 0
+    np.testing.assert_allclose(np.load(out)["y"], Y, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 3, "no value for input x; the inputs are x"),
+        (["--input", "x"], 2, "write it as NAME=FILE.npy"),
+        (["--input", "x=none.npy"], 3, "cannot read none.npy"),
+        (["--input", "x={d}/inputs.npz"], 2, "holds several arrays"),
+        (["--inputs", "{d}/x.npy"], 2, "one array without a name"),
+        (["--inputs", "{d}/in.pb"], 3, "cannot read"),
+        (["--input", "x={d}/x.npy", "--input", "x={d}/x.npy"], 2, "given twice"),
+        (["--input", "x={d}/x.npy", "--outputs", "q"], 3, "no output q; the outputs are y"),
+        (["--input", "q={d}/x.npy", "--input", "x={d}/x.npy"], 3, "unknown input q"),
+        (["--input", "x={d}/x.npy", "-o", "{d}/none/out.npz"], 3, "does not exist"),
+        (["--input", "x={d}/x.npy", "-o", "{d}/model.disc"], 2, "same file"),
+    ],
+)
+def test_bad_input_is_named(model: Path, arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", model, *[a.format(d=model.parent) for a in arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_files_that_are_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("run", tmp_path / "none") == 3
+    assert "No such file" in capsys.readouterr().err
+    bad = tmp_path / "bad.disc"
+    bad.write_bytes(b"DISCTF\0\1" + b"\0" * 100)
+    assert run("run", bad) == 3
+    assert "artefact: " in capsys.readouterr().err
+
+
+def test_a_graph_that_needs_tensorflow_gives_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    g = G()
+    g.placeholder("x", [None])
+    g.string_work("y", "x")
+    (tmp_path / "in.pb").write_bytes(serialized(g.proto))
+    assert run("optimize", tmp_path / "in.pb", "-o", tmp_path / "m.disc", "--no-verify", "--no-use-tf-shapes") == 4
+    text = capsys.readouterr().err
+    assert "cannot run without TensorFlow: 2 needed nodes" in text and "y_s (AsString)" in text
+    assert [p.name for p in tmp_path.iterdir()] == ["in.pb"]
+
+
+@pytest.mark.slow
+def test_the_file_is_proved_before_it_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "m.disc"
+    assert run("optimize", make_graph(tmp_path / "in.pb"), "-o", out, "--points", "2", "--target", "native", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["verified"] is True and out.is_file()
+
+
+@pytest.mark.slow
+def test_graphs_and_saved_models_run_in_tensorflow(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import tensorflow as tf
+
+    graph, x = model.parent / "in.pb", model.parent / "x.npy"
+    optimized = tmp_path / "optimized.pb"
+    quick = ["--no-verify", "--target", "native", "--min-cluster-size", "1"]
+    assert run("optimize", graph, "-o", optimized, "-q", *quick) == 0
+    for path in (graph, optimized):
+        capsys.readouterr()
+        assert run("run", path, "--input", f"x={x}", "--json") == 0
+        np.testing.assert_allclose(json.loads(capsys.readouterr().out)["y"]["values"], Y, rtol=1e-5)
+    assert run("run", optimized, "--input", f"q={x}") == 3 and "unknown input q; the inputs are x" in capsys.readouterr().err
+    assert run("run", optimized) == 3 and "must feed a value" in capsys.readouterr().err
+
+    class Doubler(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32, name="x")])
+        def serve(self, x):
+            return {"twice": x * 2}
+
+    doubler = Doubler()
+    tf.saved_model.save(doubler, str(tmp_path / "saved"), {"serving_default": doubler.serve})
+    assert run("run", tmp_path / "saved", "--input", f"x={x}", "--json") == 0
+    np.testing.assert_array_equal(json.loads(capsys.readouterr().out)["twice"]["values"], (X * 2).tolist())
+    np.save(tmp_path / "d.npy", X.astype(np.float64))
+    assert run("run", tmp_path / "saved", "--input", f"x={tmp_path / 'd.npy'}") == 3
+    assert "float32 is needed, float64" in capsys.readouterr().err
+    assert run("run", tmp_path / "saved", "--signature", "other", "--input", f"x={x}") == 3
+    assert "no signature 'other'; there are serving_default" in capsys.readouterr().err
