@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import doctor, inspect, optimize, restore, run, serve, verify
+from disc_tf.commands import doctor, inspect, optimize, replay, restore, run, serve, verify
 from disc_tf.commands.common import INTERNAL_ERROR, NOT_BUILT, CommandError
 from disc_tf.testing.tf_process import ProcessFailed
 
@@ -60,6 +60,12 @@ VERBS: dict[str, Verb] = {
         run.add_arguments,
         run.run,
         "examples:\n  disc-tf run model.disc --input ids=ids.npy -o out.npz\n  disc-tf run saved_model/ --inputs inputs.npz --json",
+    ),
+    "replay": Verb(
+        "run a captured cluster in TensorFlow, in the interpreter and natively, and say where they differ",
+        replay.add_arguments,
+        replay.run,
+        "examples:\n  disc-tf optimize graph.pb -o out.pb --capture faults\n  disc-tf replay faults/disc_cluster_0.replay --values",
     ),
     "doctor": Verb("check this environment", doctor.add_arguments, doctor.run),
     "serving": _not_built("serving"),

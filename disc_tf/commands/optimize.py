@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from disc_tf.commands.common import (
     read_whole_graph,
     write_atomically,
 )
+from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_report
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options
@@ -85,22 +85,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep large weights in files beside the output (OUTPUT.weights/), mapped at run time: a fraction of the memory",
     )
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
+    parser.add_argument(
+        "--capture",
+        metavar="DIR",
+        help="write replay files: of clusters that differ from TensorFlow, else of all; they hold weights and generated inputs",
+    )
     parser.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before writing it")
     parser.add_argument("--no-timing", action="store_true", help="verify, but do not time (and never put back for speed)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     add_shape_arguments(parser)
     add_option_flags(parser)
-
-
-def _phase(quiet: bool):
-    start = time.perf_counter()
-
-    def say(text: str) -> None:
-        if not quiet:
-            print(f"[{time.perf_counter() - start:6.1f} s] {text}", file=sys.stderr, flush=True)
-
-    return say
 
 
 def run(args: argparse.Namespace) -> int:
@@ -113,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run and args.output.endswith(standalone.SUFFIX):
         return standalone.run(args, options, _phase(args.quiet))
     _check_files(args)
-    say = _phase(args.quiet)
+    say = Say(args.quiet)
     graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")
     specs, outputs, trace = ([], list(args.outputs), [])
@@ -134,12 +129,15 @@ def run(args: argparse.Namespace) -> int:
             sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
             if sizes:
                 check_sizes(specs, sizes)
+            candidate = result.graph_def
             result = _prove(args, graph, result, specs, sizes, say, options)
             report = result.report
             if report.verified is False:
                 code = VERIFY_FAILED
                 why = next((shape_line(r) for r in report.verification if not r.ok), "")
                 print(f"disc-tf: {args.input}: verification failed: {why}", file=sys.stderr)
+            if args.capture:
+                _capture(args, candidate, report, specs, sizes, say)
         _write_output(args, result.graph_def)
         say(f"wrote {args.output}")
     if args.report:
@@ -182,6 +180,23 @@ def _check_files(args: argparse.Namespace) -> None:
             check_output_directory(f"{output}.weights")
     if args.report:
         check_output(args.report)
+    if args.capture:
+        if args.no_verify or args.dry_run:
+            raise CommandError("--capture needs a run: it goes with neither --no-verify nor --dry-run", USAGE)
+        check_output_directory(args.capture)
+
+
+def _capture(args: argparse.Namespace, candidate: Any, report: Report, specs: Any, sizes: Any, say: Say) -> None:
+    """Replay files of the graph before clusters were put back."""
+    from disc_tf.insight.faults import capture_faults
+    from disc_tf.testing.inputs import sample_sizes
+
+    Path(args.capture).mkdir(exist_ok=True)
+    at = list(sizes or sample_sizes(specs, args.points))
+    for path in capture_faults(
+        candidate, report, specs, at, Path(args.capture), threads=args.threads, write=write_atomically, progress=say
+    ):
+        say(f"wrote {path}")
 
 
 def _write_output(args: argparse.Namespace, graph_def: Any) -> None:

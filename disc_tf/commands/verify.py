@@ -43,7 +43,7 @@ def at_least(lowest: int) -> Callable[[str], int]:
     return integer
 
 
-def _tolerance(text: str) -> float:
+def tolerance(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not a finite number from 0 on")
@@ -66,7 +66,7 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("optimized", help="the graph after")
     add_shape_arguments(parser)
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
-    parser.add_argument("--tolerance", type=_tolerance, default=None, metavar="X", help="relative tolerance (default: by dtype)")
+    parser.add_argument("--tolerance", type=tolerance, default=None, metavar="X", help="relative tolerance (default: by dtype)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
