@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run and not args.output:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
     if not args.dry_run and args.output.endswith(standalone.SUFFIX):
-        return standalone.run(args, options, _phase(args.quiet))
+        return standalone.run(args, options, Say(args.quiet))
     _check_files(args)
     say = Say(args.quiet)
     graph = read_whole_graph(args.input)

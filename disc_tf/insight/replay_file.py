@@ -2,8 +2,8 @@
 
 A zip file: ``manifest.json`` (versions, names, how arguments are stored), ``graph.pb`` (the cluster's original nodes as a GraphDef: an
 argument is a Const where the compiler knew its content, else a Placeholder), ``launch.pb`` (the same arguments and the `DiscLaunch`
-node with its code), ``inputs/<i>.npy``. It holds the cluster's weights and the values that flowed into it, and native code: nothing to send around
-unasked, or to run unless its source is trusted.
+node with its code), ``inputs/<i>.npy``. It holds the cluster's weights and the values
+that flowed into it, and native code: nothing to send around unasked, or to run unless its source is trusted.
 """
 
 from __future__ import annotations
