@@ -1,6 +1,7 @@
 """disc_tf: a dynamic-shape compiler for TensorFlow graphs. The public API; everything is imported on first use.
 
     r = disc_tf.optimize_graph_def(graph_def, outputs=["logits:0"])   # r.graph_def, r.report
+    f = disc_tf.jit(f)                                                # compiled while the program runs (docs/jit.md)
     disc_tf.load_op_library()                                         # registers DiscLaunch; `import disc_tf.ops` does it too
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from disc_tf.version import __version__
 
 if TYPE_CHECKING:
+    from disc_tf.just_in_time import jit
     from disc_tf.ops import load_op_library
     from disc_tf.optimizer import OptimizeResult, optimize_graph_def
     from disc_tf.options import Options
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from disc_tf.standalone import Standalone, compile_graph_def
 
 _WHERE = {
+    "jit": "disc_tf.just_in_time",
     "load_op_library": "disc_tf.ops",
     "optimize_graph_def": "disc_tf.optimizer",
     "OptimizeResult": "disc_tf.optimizer",
@@ -27,9 +30,19 @@ _WHERE = {
     "compile_graph_def": "disc_tf.standalone",
 }
 #: part of the announced interface, not built yet
-_NOT_BUILT = ("optimize_saved_model", "jit", "Quantizer")
+_NOT_BUILT = ("optimize_saved_model", "Quantizer")
 
-__all__ = ["OptimizeResult", "Options", "Report", "Standalone", "__version__", "compile_graph_def", "load_op_library", "optimize_graph_def"]
+__all__ = [
+    "OptimizeResult",
+    "Options",
+    "Report",
+    "Standalone",
+    "__version__",
+    "compile_graph_def",
+    "jit",
+    "load_op_library",
+    "optimize_graph_def",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,19 +42,21 @@ def _register_gradient(tf: Any) -> None:
         tf.RegisterGradient(OP_NAME)(_gradient)
 
 
-def _function_def(name: str) -> Any:
-    """The library function of that name where the gradient is being built: this graph, those around it, eager context."""
+def _function_def(name: str, made_in: Any) -> Any:
+    """The library function of that name: in the op's own graph ``made_in`` (None for an op that ran eagerly), where the gradient is being
+    built, in graphs around these, or in the eager context."""
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    while graph is not None:
-        # Not through as_graph_def: that copies the weights.
-        function = graph._get_function(name)
-        for attribute in ("function_def", "definition"):
-            if hasattr(function, attribute):
-                return getattr(function, attribute)
-        graph = getattr(graph, "outer_graph", None)
+    for start in (made_in, None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()):
+        graph = start
+        while graph is not None:
+            # Not through as_graph_def: that copies the weights.
+            function = graph._get_function(name)
+            for attribute in ("function_def", "definition"):
+                if hasattr(function, attribute):
+                    return getattr(function, attribute)
+            graph = getattr(graph, "outer_graph", None)
     try:
         return cast(Any, context.context()).get_function_def(name)
     except Exception as error:
@@ -80,7 +82,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     """Gradient of DiscLaunch: that of the function it was compiled from (attribute `original`), computed again."""
     import tensorflow as tf
 
-    definition = _function_def(op.get_attr("original").name)
+    definition = _function_def(op.get_attr("original").name, getattr(op, "graph", None))
     inputs, n = list(op.inputs), len(op.inputs)
     given = [i for i, g in enumerate(grads) if g is not None]
     wanted = [i for i, x in enumerate(inputs) if x.dtype.is_floating or x.dtype.is_complex]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import types
+import typing
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 REPORT_VERSION = 1
@@ -218,6 +220,12 @@ class Report:
         data = {"report_version": REPORT_VERSION, "coverage": self.coverage, "reasons": self.reasons}
         return json.dumps({**data, **dataclasses.asdict(self)}, indent=indent)
 
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Report:
+        """What `to_json` wrote. Keys that this version does not know are left out; TypeError or KeyError for what is no report."""
+
+        return _load(Report, data)
+
     def to_text(self, *, left_out_limit: int = 12) -> str:
         """A summary for a terminal."""
         total = len(self.clusters)
@@ -267,6 +275,24 @@ def symbols_text(c: ClusterReport) -> str:
     """What the symbols of a cluster's arena formula stand for, as the end of a line."""
     named = [f"{s} = {c.symbols[s]}" for s in sorted(set(re.findall(r"[A-Za-z_]\w*", c.arena))) if s in c.symbols]
     return f", where {'; '.join(named)}" if named else ""
+
+
+def _load(kind: Any, value: Any) -> Any:
+    """Plain data as what an annotation says; dataclasses inside lists and dicts too."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        names = [f.name for f in dataclasses.fields(kind) if f.name in value]
+        return typing.cast(Any, kind)(**{n: _load(hints[n], value[n]) for n in names})
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _load(next(a for a in args if a is not type(None)), value)
+    if origin is list:
+        return [_load(args[0], v) for v in value]
+    if origin is tuple:
+        return tuple(_load(a, v) for a, v in zip(args, value, strict=True))
+    if origin is dict:
+        return {k: _load(args[1], v) for k, v in value.items()}
+    return value
 
 
 def shape_line(s: ShapeResult) -> str:

@@ -33,7 +33,7 @@ ORDER: dict[str, set[str]] = {
     "standalone": {"ir", "frontend", "compiler", "runtime", "options", "budget"},
 }
 #: users of the pipeline, which nothing of it may import: they see everything
-USERS = {"__init__", "cli", "commands", "insight", "proof", "report_html", "serving", "testing"}
+USERS = {"__init__", "cli", "commands", "insight", "just_in_time", "proof", "report_html", "serving", "testing"}
 #: room -> packages that it may import besides Python's own
 PACKAGES: dict[str, set[str]] = {
     "ir": {"numpy", "ml_dtypes", "scipy", "jax", "jaxlib"},

@@ -158,9 +158,9 @@ class _Rewrite:
         new.name = name
         new.device = node.device
         types = node.output_types or []
-        if not types:
+        if not types or not fetched:
             new.op = "NoOp"
-            new.input.append(f"^{self.owner[name].name}")
+            new.input.extend(f"^{c}" for c in dict.fromkeys([self.owner[name].name, *self._controls_of(name)]))
             return
         new.op = "Identity" if len(types) == 1 else "IdentityN"
         new.input.extend(tensor_name(self.moved[(name, port)]) for port in range(len(types)))
