@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, cast
 
@@ -42,34 +43,58 @@ def _register_gradient(tf: Any) -> None:
         tf.RegisterGradient(OP_NAME)(_gradient)
 
 
-def _function_def(name: str, made_in: Any) -> Any:
-    """The library function of that name: in the op's own graph ``made_in`` (None for an op that ran eagerly), where the gradient is being
-    built, in graphs around these, or in the eager context."""
+def _graphs(made_in: Any) -> Iterator[Any]:
+    """Where a library function may be: in an op's own graph ``made_in`` (None for an op that ran eagerly), where the gradient is being built,
+    in graphs around these."""
     import tensorflow as tf
-    from tensorflow.python.eager import context
 
     for start in (made_in, None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()):
         graph = start
         while graph is not None:
-            # Not through as_graph_def: that copies the weights.
-            function = graph._get_function(name)
-            for attribute in ("function_def", "definition"):
-                if hasattr(function, attribute):
-                    return getattr(function, attribute)
+            yield graph
             graph = getattr(graph, "outer_graph", None)
+
+
+def _find_function(name: str, made_in: Any) -> tuple[Any, Any]:
+    """A library function as its graph has it (None if only the eager context has it), and its FunctionDef."""
+    from tensorflow.python.eager import context
+
+    for graph in _graphs(made_in):
+        # Not through as_graph_def: that copies the weights.
+        function = graph._get_function(name)
+        for attribute in ("function_def", "definition"):
+            if hasattr(function, attribute):
+                return function, getattr(function, attribute)
     try:
-        return cast(Any, context.context()).get_function_def(name)
+        return None, cast(Any, context.context()).get_function_def(name)
     except Exception as error:
         raise LookupError(
             f"the gradient of {OP_NAME} needs the cluster's original function {name!r}, which is not in the graph's library"
         ) from error
 
 
-def _call_original(definition: Any, inputs: list[Any]) -> list[Any]:
-    """Puts the original's nodes into the current graph."""
+def _called(definition: Any, made_in: Any) -> list[Any]:
+    """Functions of graphs that a FunctionDef calls, directly or not: bodies of its loops and branches."""
+    found: dict[str, Any] = {}
+    todo = [definition]
+    while todo:
+        for node in todo.pop().node_def:
+            for value in node.attr.values():
+                for name in [value.func.name, *(f.name for f in value.list.func)]:
+                    if name and name not in found:
+                        found[name], inner = _find_function(name, made_in)
+                        todo.append(inner)
+    return [f for f in found.values() if f is not None]
+
+
+def _call_original(definition: Any, called: list[Any], inputs: list[Any]) -> list[Any]:
+    """Puts the original's nodes, and the functions that they call, into the current graph."""
     import tensorflow as tf
     from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
 
+    graph: Any = tf.compat.v1.get_default_graph()
+    for function in called:
+        graph._add_function_recursive(function)
     graph_def, names = function_def_to_graph_def(definition)
     args = [arg.name for arg in definition.signature.input_arg]
     returns = [names[definition.ret[out.name]] for out in definition.signature.output_arg]
@@ -82,7 +107,9 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     """Gradient of DiscLaunch: that of the function it was compiled from (attribute `original`), computed again."""
     import tensorflow as tf
 
-    definition = _function_def(op.get_attr("original").name, getattr(op, "graph", None))
+    made_in = getattr(op, "graph", None)
+    definition = _find_function(op.get_attr("original").name, made_in)[1]
+    called = _called(definition, made_in)
     inputs, n = list(op.inputs), len(op.inputs)
     given = [i for i, g in enumerate(grads) if g is not None]
     wanted = [i for i, x in enumerate(inputs) if x.dtype.is_floating or x.dtype.is_complex]
@@ -90,7 +117,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     @tf.function(autograph=False)
     def backward(*values: Any) -> list[Any]:
         xs = [tf.identity(v) for v in values[:n]]
-        ys = _call_original(definition, xs)
+        ys = _call_original(definition, called, xs)
         found = tf.gradients([ys[i] for i in given], [xs[i] for i in wanted], list(values[n:]), unconnected_gradients="zero")
         return [tf.convert_to_tensor(g) for g in found]
 

@@ -97,7 +97,8 @@ class _Rewrite:
             elif (name in live and (proto.op != "Const" or name in constants)) or proto.op == "Placeholder":
                 self._keep(proto, name)
                 placed.add(name)
-        called = _called_functions(out, source.library)
+        # what an original calls (bodies of loops and branches) stays too: its gradient is made of them
+        called = _called_functions([*out.node, *(n for f in functions for n in f.node_def)], source.library)
         for f in source.library.function:
             if f.signature.name in called:
                 out.library.function.add().CopyFrom(f)
@@ -342,14 +343,14 @@ def _common_device(cluster: Cluster) -> str:
     return devices.pop() if len(devices) == 1 else ""
 
 
-def _called_functions(graph_def: Any, library: Any) -> set[str]:
-    """Library functions that the nodes of a graph reach through op types and func attributes, iteratively."""
+def _called_functions(nodes: Iterable[Any], library: Any) -> set[str]:
+    """Library functions that these nodes reach through op types and func attributes, iteratively."""
     functions: Mapping[str, Any] = {f.signature.name: f for f in library.function}
     gradients: dict[str, list[str]] = {}
     for g in library.gradient:
         gradients.setdefault(g.function_name, []).append(g.gradient_func)
     found: set[str] = set()
-    work = list(graph_def.node)
+    work = list(nodes)
     while work:
         node = work.pop()
         names = [node.op]

@@ -18,6 +18,8 @@ FUNCTION_PREFIX = "disc_fn_"
 _GRADIENT_PREFIX = "disc_gradient_"
 #: attributes of functions that name other functions of the process or say how a function was made
 _DROPPED = ("forward_function_name", "backward_function_name", "_construction_context", "_original_func_name")
+#: attribute of placeholders and arguments: a number of the process for what is captured
+_NUMBERED = "_user_specified_name"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +79,16 @@ def _references(node: Any, known: Any) -> Iterator[Any]:
 
 def _rename_functions(graph_def: Any) -> None:
     functions = {f.signature.name: f for f in graph_def.library.function}
+    holders = [n for nodes in _bodies(graph_def) for n in nodes] + [a for f in functions.values() for a in f.arg_attr.values()]
+    for holder in holders:
+        if _NUMBERED in holder.attr:
+            del holder.attr[_NUMBERED]
+    as_ops = {n.op for nodes in _bodies(graph_def) for n in nodes}
     for f in functions.values():
         for key in _DROPPED:
             if key in f.attr:
                 del f.attr[key]
+        _rename_arguments(f, results=f.signature.name not in as_ops)
     gradient_of = {g.function_name: g.gradient_func for g in graph_def.library.gradient}
     children: dict[str, list[str]] = {}
     for name, f in functions.items():
@@ -113,6 +121,33 @@ def _rename_functions(graph_def: Any) -> None:
             copies.append(copy)
     del graph_def.library.function[:]
     graph_def.library.function.extend(sorted(copies, key=lambda f: f.signature.name))
+
+
+def _rename_arguments(function: Any, results: bool) -> None:
+    """By position: names of a loop's arguments have numbers of the process in them. ``results``: too (callers do not name them)."""
+    taken = {n.name for n in function.node_def}
+    names: dict[str, str] = {}
+    for i, arg in enumerate(function.signature.input_arg):
+        new = f"arg{i}"
+        while new in taken:
+            new += "_"
+        names[arg.name] = new
+        arg.name = new
+    for node in function.node_def:
+        for i, text in enumerate(node.input):
+            control = "^" if text.startswith("^") else ""
+            name, colon, rest = text[len(control) :].partition(":")
+            if names.get(name, name) != name:
+                node.input[i] = f"{control}{names[name]}{colon}{rest}"
+    returned = []
+    for i, arg in enumerate(function.signature.output_arg):
+        name, colon, rest = function.ret[arg.name].partition(":")
+        if results:
+            arg.name = f"out{i}"
+        returned.append((arg.name, f"{names.get(name, name)}{colon}{rest}"))
+    function.ret.clear()
+    for name, text in returned:
+        function.ret[name] = text
 
 
 def _bottom_up(children: dict[str, list[str]]) -> list[str]:

@@ -70,7 +70,8 @@ class JitFunction:
         #: keys that TensorFlow answers without a version, and kinds of calls that have no key
         self._refused: dict[Hashable, str] = {}
         self._notes: dict[str, None] = {}
-        self._settled = False
+        #: variables and layers are made, as far as they are made on a first call
+        self._settled = fixed is not None
         self._bound: weakref.WeakKeyDictionary[Any, JitFunction] = weakref.WeakKeyDictionary()
         self.reset_locks()
         _functions.add(self)
@@ -335,11 +336,11 @@ def _warn(text: str) -> None:
     """At the line of the program's own call."""
     import sys
 
-    level, frame = 2, sys._getframe(1)
+    level, frame = 1, sys._getframe()
     here = os.path.dirname(__file__)
     while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == here:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, JitWarning, stacklevel=max(level - 1, 1))
+    warnings.warn(text, JitWarning, stacklevel=level)
 
 
 def _short(text: str) -> str:

@@ -149,8 +149,8 @@ class Version:
 
 
 def _recording() -> bool:
-    """Whether a gradient tape may be watching this thread."""
+    """Whether a gradient may be asked of what is called now."""
+    import tensorflow as tf
     from tensorflow.python.eager import record
 
-    return bool(record.could_possibly_record())
-
+    return not tf.executing_eagerly() or bool(record.could_possibly_record())
