@@ -44,8 +44,8 @@ def _register_gradient(tf: Any) -> None:
 
 
 def _graphs(made_in: Any) -> Iterator[Any]:
-    """Where a library function may be: in an op's own graph ``made_in`` (None for an op that ran eagerly), where the gradient is being built,
-    in graphs around these."""
+    """Where a library function may be: in an op's own graph ``made_in`` (None for an op that ran eagerly), where the gradient is being
+    built, in graphs around these."""
     import tensorflow as tf
 
     for start in (made_in, None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()):

@@ -212,7 +212,8 @@ class JitFunction:
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """The clusters of these arguments' rank signature as HLO. Nothing is run or compiled."""
         version = self._version_of(args, kwargs)
-        modules, left_out = lower(*version.request()[::2])
+        program, _, request = version.request()
+        modules, left_out = lower(program, request)
 
         def compile_it() -> JitFunction:
             version.finish()

@@ -44,9 +44,8 @@ def test_the_next_process_compiles_nothing(tmp_path):
     assert len(files) == 2 and all(f.stat().st_mode & 0o777 == 0o600 for f in files)
     assert max(f.stat().st_size for f in files) < 200_000
     root = Path(disc_tf.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=True
-    )
+    command, env = [sys.executable, str(PROGRAM), str(tmp_path)], {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     there = json.loads(done.stdout.splitlines()[-1])
     assert [(r["state"], r["cached"]) for r in there] == [("compiled", True)] * 2
     assert entries(tmp_path) == files
