@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
+import io
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +66,19 @@ def write_bench(path: str, data: Mapping[str, Any], original: str, optimized: st
     else:
         text = json.dumps(data, indent=2)
     write_atomically(path, text.encode())
+
+
+def write_csv(path: str, data: Mapping[str, Any]) -> None:
+    """One line a shape of what `disc-tf bench` measured: a column for each dim, then times in milliseconds and megabytes by side."""
+    rows = data["shapes"]
+    dims = list(dict.fromkeys(d for r in rows for d in r["dims"]))
+    columns = [(side, c) for c in ("cold", "median", "p99", "peak_mb") for side in ("original", "optimized")]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*dims, *(f"{side}_{c if c == 'peak_mb' else c + '_ms'}" for side, c in columns), "ratio", "low", "high"])
+    for r in rows:
+        writer.writerow([*(r["dims"].get(d, "") for d in dims), *(r[s][c] for s, c in columns), r["ratio"], r["low"], r["high"]])
+    write_atomically(path, out.getvalue().encode())
 
 
 def add_profile(

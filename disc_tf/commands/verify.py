@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import json
 import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disc_tf.commands.common import (
@@ -24,10 +26,13 @@ from disc_tf.commands.common import (
     parse_sizes,
     read_graph,
 )
-from disc_tf.commands.reports import REPORT_HELP, write_bench, write_verification
+from disc_tf.commands.progress import Say
+from disc_tf.commands.reports import REPORT_HELP, write_bench, write_csv, write_verification
 from disc_tf.report import ShapeResult, shape_line
-from disc_tf.testing.differential import OptimizedRaised, bench_graphs, verify_graphs
+from disc_tf.testing.cold import cold_starts
+from disc_tf.testing.differential import BenchRow, OptimizedRaised, bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
+from disc_tf.testing.timing import interval, pooled
 
 _ADVICE = "give other shapes (--shape) or values (--inputs-json)"
 
@@ -75,16 +80,20 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("optimized", help="the graph after")
     add_shape_arguments(parser)
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
-    parser.add_argument("--rounds", type=at_least(1), default=7, metavar="N", help="interleaved rounds per shape")
+    parser.add_argument("--rounds", type=at_least(1), default=9, metavar="N", help="interleaved rounds per shape (6 give intervals)")
+    parser.add_argument("--cold", type=at_least(0), default=0, metavar="N", help="also time load and first run in N fresh processes a side")
+    parser.add_argument("--csv", metavar="F", help="write one line a shape as CSV")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _plan(args: argparse.Namespace, directory: str):
     """(specs, outputs, sizes); the paths in ``args`` are then of files in wire format."""
-    check_distinct({"original": args.original, "report": args.report})
     check_distinct({"optimised graph": args.optimized, "report": args.report})
-    if args.report:
-        check_output(args.report)
+    csv_file = getattr(args, "csv", None)
+    check_distinct({"original": args.original, "report": args.report, "CSV file": csv_file})
+    check_distinct({"optimised graph": args.optimized, "CSV file": csv_file})
+    for path in filter(None, (args.report, csv_file)):
+        check_output(path)
     graph = read_graph(args.original)
     optimized = read_graph(args.optimized)
     specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
@@ -135,6 +144,28 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
     return OK if ok else VERIFY_FAILED
 
 
+def bench_data(
+    rows: Sequence[BenchRow], skipped: Sequence[Mapping[str, Any]], threads: int, cold: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What `disc-tf bench --json` prints: times in milliseconds; ``low`` and ``high`` bound a ratio with 95 % confidence."""
+    ratios = [r.ratio for r in rows]
+    bounds = pooled([r.ratios for r in rows])
+    return {
+        "geometric_mean": statistics.geometric_mean(ratios) if ratios else None,
+        "geometric_mean_interval": list(bounds[1:]) if bounds else None,
+        "minimum": min(ratios) if ratios else None,
+        "threads": threads,
+        "fresh_process": dict(cold),
+        "shapes": [r.to_dict() for r in rows],
+        "not_timed": list(skipped),
+    }
+
+
+def _bounds(row: BenchRow) -> str:
+    found = interval(row.ratios)
+    return f"  {found[0]:.2f} to {found[1]:.2f}" if found else ""
+
+
 def run_bench(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
         return _bench(args, temp)
@@ -145,35 +176,56 @@ def _bench(args: argparse.Namespace, directory: str) -> int:
     specs, outputs, sizes = _plan(args, directory)
     skipped: list[dict[str, Any]] = []
 
+    say, done = Say(args.json), itertools.count(1)
+
+    def step() -> None:
+        say(f"timing ({next(done)} of {len(sizes)})")
+
     def skip(size: Mapping[str, int], why: str) -> None:
+        step()
+        say.clear()
         skipped.append({"dims": dict(size), "message": why})
         print(f"disc-tf: {','.join(f'{k}={v}' for k, v in size.items())}: {why}", file=sys.stderr, flush=True)
 
     try:
         rows = bench_graphs(
-            args.original, args.optimized, specs, outputs, sizes, threads=args.threads, rounds=args.rounds, skipped=skip
-        )
+            args.original, args.optimized, specs, outputs, sizes,
+            threads=args.threads, rounds=args.rounds, progress=lambda _row: step(), skipped=skip,
+        )  # fmt: skip
     except OptimizedRaised as e:
         raise CommandError(str(e), VERIFY_FAILED) from e
-    ratios = [r.ratio for r in rows]
-    mean, minimum = (statistics.geometric_mean(ratios), min(ratios)) if ratios else (None, None)
-    data = {"geometric_mean": mean, "minimum": minimum, "shapes": [r.to_dict() for r in rows], "not_timed": skipped}
+    finally:
+        say.clear()
+    cold = {}
+    if args.cold and rows:
+        cold = cold_starts(
+            args.original, args.optimized, specs, outputs, rows[0].dims, processes=args.cold, threads=args.threads, progress=say
+        )
+        say.clear()
+    data = bench_data(rows, skipped, args.threads, {k: dataclasses.asdict(v) for k, v in cold.items()})
+    mean, minimum = data["geometric_mean"], data["minimum"]
     if args.report:
         write_bench(args.report, data, *names)
+    if args.csv:
+        write_csv(args.csv, data)
     if args.json:
         print(json.dumps(data, indent=2))
     if not rows:
         print(f"disc-tf: warning: nothing was timed: TensorFlow itself raises at all {len(skipped)} shapes; {_ADVICE}", file=sys.stderr)
     if args.json or not rows:
         return OK
-    print(f"{'shape':28s} {'cold ms':>18s} {'median ms':>18s} {'p99 ms':>18s} {'ratio':>7s}")
+    print(f"{'shape':28s} {'cold ms':>18s} {'median ms':>18s} {'p99 ms':>18s} {'ratio':>7s}  95 % in")
     for r in rows:
         dims = ",".join(f"{k}={v}" for k, v in r.dims.items())
         print(
             f"{dims:28s} {r.original.cold:8.2f} {r.optimized.cold:9.2f} {r.original.median:8.2f} {r.optimized.median:9.2f} "
-            f"{r.original.p99:8.2f} {r.optimized.p99:9.2f} {r.ratio:7.2f}"
+            f"{r.original.p99:8.2f} {r.optimized.p99:9.2f} {r.ratio:7.2f}{_bounds(r)}"
         )
     last = rows[-1]
-    print(f"geometric mean {mean:.2f}, minimum {minimum:.2f} (original / optimised; columns are original, optimised)")
+    bounds = data["geometric_mean_interval"]
+    spelled = f" (95 % in {bounds[0]:.2f} to {bounds[1]:.2f})" if bounds else ""
+    print(f"geometric mean {mean:.2f}{spelled}, minimum {minimum:.2f} (original / optimised; columns are original, optimised)")
+    for side, found in cold.items():
+        print(f"fresh process, {side}: {found.start:.0f} ms until the graph is loaded, {found.first:.1f} ms for the first run")
     print(f"peak memory above the bare process: {last.original.peak_mb:.0f} MB, {last.optimized.peak_mb:.0f} MB")
     return OK

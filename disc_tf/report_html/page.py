@@ -76,6 +76,9 @@ def bench_page(data: Mapping[str, Any], *, original: str, optimized: str) -> str
     head = ["shape", *(f"{c.replace('_', ' ')}, {side}" for c, side in columns), "times faster"]
     content = join([plots.speed(bars) if bars else None, table(head, rows)])
     parts: list[sections.Section | None] = [("shapes", "Time by shape", content)]
+    if fresh := data.get("fresh_process"):
+        rows = [[side, found["start"], found["first"]] for side, found in fresh.items()]
+        parts.append(("fresh", "In a fresh process", table(["graph", "ms until it is loaded", "ms of the first run"], rows)))
     if skipped := data.get("not_timed"):
         notes = [[_dims(s["dims"]), s["message"]] for s in skipped]
         parts.append(("not-timed", "Not timed", table(["shape", "why"], notes)))

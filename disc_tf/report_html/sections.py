@@ -169,7 +169,8 @@ def shapes(results: Sequence[ShapeResult]) -> Section | None:
         name = ", ".join(f"{k} {v}" for k, v in s.shapes.items())
         ratio = s.original_ms / s.optimized_ms if s.original_ms and s.optimized_ms else None
         if s.original_ms and s.optimized_ms and ratio:
-            bars.append((name, s.original_ms, s.optimized_ms, f"{ratio:.2f}x"))
+            bounds = f" ({s.interval[0]:.2f} to {s.interval[1]:.2f})" if s.interval else ""
+            bars.append((name, s.original_ms, s.optimized_ms, f"{ratio:.2f}x{bounds}"))
         worst, relative = max(s.max_abs.values(), default=None), max(s.max_rel.values(), default=None)
         ok = tag("span", "ok" if s.ok else "FAIL", class_="good" if s.ok else "bad")
         rows.append([tag("span", name, class_="name"), ok, worst, relative, s.original_ms, s.optimized_ms, ratio, s.message])

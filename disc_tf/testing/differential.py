@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from disc_tf.report import ShapeResult
 from disc_tf.testing.compare import compare
 from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
 from disc_tf.testing.tf_process import ProcessFailed, TfError, TfProcess
-from disc_tf.testing.timing import ROUNDS, interval, race
+from disc_tf.testing.timing import ROUNDS, interval, race, warm_up
 
 
 def verify_graphs(
@@ -227,11 +228,14 @@ class Timing:
 
 @dataclasses.dataclass(frozen=True)
 class BenchRow:
-    """Both sides at one shape."""
+    """Both sides at one shape. ``ratios``: how many times faster the optimised graph was in each round; ``warmup``: runs of each side until
+    its time was stable."""
 
     dims: Mapping[str, int]
     original: Timing
     optimized: Timing
+    ratios: tuple[float, ...] = ()
+    warmup: tuple[int, int] = (0, 0)
 
     @property
     def ratio(self) -> float:
@@ -239,7 +243,8 @@ class BenchRow:
         return self.original.median / self.optimized.median
 
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "ratio": self.ratio}
+        low, high = interval(self.ratios) or (None, None)
+        return {**dataclasses.asdict(self), "ratio": self.ratio, "low": low, "high": high}
 
 
 def bench_graphs(
@@ -290,12 +295,17 @@ def bench_sides(
             continue
         try:
             cold = [first_run, sides[1].time(feeds, 1, 0)[0]]
-            once = [max(min(side.time(feeds, 2, 1)), 1e-6) for side in sides]
+            runs = [functools.partial(side.time, feeds) for side in sides]
+            warm = warm_up(runs[0]), warm_up(runs[1])
+            once = [max(min(run(2, 0)), 1e-6) for run in runs]
             repeats = int(np.clip(0.05 / max(once), 2, 100))
             samples: list[list[float]] = [[], []]
-            for _ in range(rounds):
-                for side, found in zip(sides, samples, strict=True):
-                    found += side.time(feeds, repeats, 1)
+            medians: list[list[float]] = [[], []]
+            for at in range(rounds):  # who comes first changes
+                for k in (0, 1) if at % 2 == 0 else (1, 0):
+                    found = runs[k](repeats, 1)
+                    samples[k] += found
+                    medians[k].append(float(np.median(found)))
         except TfError as e:
             raise OptimizedRaised(f"at {dict(size)} TensorFlow succeeds; the optimised graph {_said(e)}") from e
         timings = []
@@ -304,7 +314,8 @@ def bench_sides(
             timings.append(
                 Timing(first * 1e3, float(np.median(found)) * 1e3, float(np.quantile(found, 0.99)) * 1e3, peak)
             )
-        rows.append(BenchRow(dict(size), *timings))
+        ratios = tuple(a / b for a, b in zip(*medians, strict=True))
+        rows.append(BenchRow(dict(size), timings[0], timings[1], ratios, warm))
         if progress is not None:
             progress(rows[-1])
     return rows

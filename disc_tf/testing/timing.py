@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -40,6 +41,18 @@ def race(original: Run, optimized: Run, rounds: int = ROUNDS) -> Race:
             samples[k].append(float(np.median(sides[k](repeats, 1))))
     ratios = tuple(a / b for a, b in zip(*samples, strict=True))
     return Race(float(np.median(samples[0])), float(np.median(samples[1])), ratios)
+
+
+def warm_up(run: Run, *, seconds: float = 2.0, batch: int = 3) -> int:
+    """Run until the medians of three batches in a row lie within 5 % of each other, or the time is over. Returns the number of runs."""
+    medians: list[float] = []
+    stop, runs = time.perf_counter() + seconds, 0
+    while True:
+        medians.append(float(np.median(run(batch, 0))))
+        runs += batch
+        last = medians[-3:]
+        if (len(last) == 3 and max(last) <= 1.05 * min(last)) or time.perf_counter() > stop:
+            return runs
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 from disc_tf.cli import main
 from disc_tf.commands import verify
+from disc_tf.commands.progress import Say
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.report import ShapeResult
+from disc_tf.testing.cold import Cold
 from disc_tf.testing.differential import BenchRow, Timing
 from tests.frontend.graphs import G
 
@@ -68,3 +71,42 @@ def test_verify_and_bench(graph: Path, tmp_path: Path, monkeypatch: pytest.Monke
         assert f"disc-tf {verb}: {graph}" in page.read_text() and "<x>" not in page.read_text()
         assert run(verb, graph, graph, "--report", data, "--shape", "<x>/0=3") == 0
         assert json.loads(data.read_text())[key]
+
+
+def test_bench_as_csv(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line a shape, bounds where there are enough rounds, and fresh processes if asked."""
+    rows = [
+        BenchRow({"B": 3}, Timing(9.0, 2.0, 3.0, 10.0), Timing(5.0, 1.0, 2.0, 20.0), (2.0,) * 9, (9, 9)),
+        BenchRow({"B": 1}, Timing(9.0, 2.0, 3.0, 10.0), Timing(5.0, 4.0, 2.0, 20.0), (0.5,), (9, 9)),
+    ]
+    monkeypatch.setattr(verify, "bench_graphs", lambda *_, **__: rows)
+    monkeypatch.setattr(verify, "cold_starts", lambda *_, processes, **__: {s: Cold(processes, 7.5) for s in ("original", "optimized")})
+    table = tmp_path / "t.csv"
+    assert run("bench", graph, graph, "--shape", "<x>/0=3", "--csv", table, "--cold", "2") == 0
+    head, first, second = table.read_text().splitlines()
+    assert head.startswith("B,original_cold_ms,optimized_cold_ms,") and head.endswith("ratio,low,high")
+    assert first == "3,9.0,5.0,2.0,1.0,3.0,2.0,10.0,20.0,2.0,2.0,2.0" and second.endswith(",0.5,,")
+    said = capsys.readouterr().out
+    assert "2.00 to 2.00" in said and "fresh process, optimized: 2 ms until the graph is loaded, 7.5 ms for the first run" in said
+    assert run("bench", graph, graph, "--json", "--cold", "1", "--shape", "<x>/0=3") == 0
+    assert json.loads(capsys.readouterr().out)["fresh_process"]["original"] == {"start": 1, "first": 7.5}
+    assert run("bench", graph, graph, "--csv", graph) == 2
+
+
+def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines anywhere, a bar on a terminal, nothing when quiet."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    plain, terminal = io.StringIO(), Terminal()
+    for stream in (plain, terminal):
+        say = Say(stream=stream)
+        say("reading")
+        say("timing (3 of 6)")
+        say("done")
+    assert [line.split("] ")[1] for line in plain.getvalue().splitlines()] == ["reading", "timing (3 of 6)", "done"]
+    assert "[############............]" in terminal.getvalue() and terminal.getvalue().count("\n") == 2
+    Say(quiet=True)("nothing")
+    assert capsys.readouterr().err == ""

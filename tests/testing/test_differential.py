@@ -128,6 +128,8 @@ def test_timing_where_users_get_an_error(monkeypatch: pytest.MonkeyPatch, side: 
     if side == "original":
         rows = bench_graphs("original", "optimized", [SPEC], ["y:0"], SIZES, skipped=lambda *told: skipped.append(told))
         assert [r.dims["n"] for r in rows] == [1, 3] and skipped == [({"n": 2}, said)]
+        assert all(len(r.ratios) == 7 and min(r.warmup) >= 9 for r in rows)
+        assert rows[0].to_dict()["low"] <= rows[0].to_dict()["high"]
     with pytest.raises(TfError if side == "original" else OptimizedRaised, match="no such pooling"):
         bench_graphs("original", "optimized", [SPEC], ["y:0"], SIZES)
 

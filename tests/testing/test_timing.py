@@ -9,7 +9,7 @@ import pytest
 
 from disc_tf.proof import is_slower
 from disc_tf.report import ShapeResult, shape_line
-from disc_tf.testing.timing import interval, pooled, race
+from disc_tf.testing.timing import interval, pooled, race, warm_up
 
 
 @pytest.mark.parametrize("rounds", [6, 7, 9, 15, 40])
@@ -64,3 +64,15 @@ def test_lines() -> None:
     assert result.slower and "0.91x, 95 % in 0.88 to 0.93: slower" in shape_line(result)
     result.interval, result.source = (0.9, 1.01), "warm-up record"
     assert not result.slower and "slower" not in shape_line(result) and "warm-up record" in shape_line(result)
+
+
+def test_warm_up_ends_when_times_are_stable() -> None:
+    times = iter([9.0, 9.0, 9.0, 5.0, 5.0, 5.0, 4.0, 4.0, 4.0, *[3.0] * 300])
+
+    def run(repeats: int, warmup: int) -> list[float]:
+        assert warmup == 0
+        return [next(times) for _ in range(repeats)]
+
+    assert warm_up(run) == 18  # three batches at 3.0 after three that fell
+    noisy = iter(range(1, 10**6))
+    assert warm_up(lambda n, _: [float(2 ** (next(noisy) % 9)) for _ in range(n)], seconds=0.05) >= 3
