@@ -1,7 +1,7 @@
 """disc_tf: a dynamic-shape compiler for TensorFlow graphs. The public API; everything is imported on first use.
 
     r = disc_tf.optimize_graph_def(graph_def, outputs=["logits:0"])   # r.graph_def, r.report
-    f = disc_tf.jit(f)                                                # compiled while the program runs (docs/jit.md)
+    r = disc_tf.optimize_saved_model("models/in", "models/out")       # r.path, r.report
     disc_tf.load_op_library()                                         # registers DiscLaunch; `import disc_tf.ops` does it too
 """
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from disc_tf.optimizer import OptimizeResult, optimize_graph_def
     from disc_tf.options import Options
     from disc_tf.report import Report
+    from disc_tf.saved_model import SavedModelResult, optimize_saved_model, restore_saved_model
     from disc_tf.standalone import Standalone, compile_graph_def
 
 _WHERE = {
@@ -28,20 +29,26 @@ _WHERE = {
     "Report": "disc_tf.report",
     "Standalone": "disc_tf.standalone",
     "compile_graph_def": "disc_tf.standalone",
+    "SavedModelResult": "disc_tf.saved_model",
+    "optimize_saved_model": "disc_tf.saved_model",
+    "restore_saved_model": "disc_tf.saved_model",
 }
 #: part of the announced interface, not built yet
-_NOT_BUILT = ("optimize_saved_model", "Quantizer")
+_NOT_BUILT = ("Quantizer",)
 
 __all__ = [
     "OptimizeResult",
     "Options",
     "Report",
+    "SavedModelResult",
     "Standalone",
     "__version__",
     "compile_graph_def",
     "jit",
     "load_op_library",
     "optimize_graph_def",
+    "optimize_saved_model",
+    "restore_saved_model",
 ]
 
 

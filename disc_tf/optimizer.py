@@ -10,9 +10,10 @@ stays as it is, with the reason in the report; a graph in which nothing can be c
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from disc_tf.budget import Budget, OutOfTime
 from disc_tf.frontend.analysis import SOURCES, analyse
@@ -20,16 +21,20 @@ from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
 from disc_tf.frontend.condense import condense
 from disc_tf.frontend.errors import GraphError, Reason
 from disc_tf.frontend.flops import node_flops, share
-from disc_tf.frontend.graph import tensor_name
+from disc_tf.frontend.graph import parse_tensor, tensor_name
 from disc_tf.frontend.hints import parse_hints
 from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
 from disc_tf.frontend.legacy_graph import NOT_WANTED
 from disc_tf.frontend.load import Loaded, load
 from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
 from disc_tf.ir.dims import Dim, DimTooComplex
+from disc_tf.ir.printer import print_module
 from disc_tf.options import Options
 from disc_tf.report import ClusterReport, KernelReport, LeftOut, MemoryReport, Report
 from disc_tf.version import __version__
+
+if TYPE_CHECKING:
+    from disc_tf.compiler import CompiledCluster
 
 Progress = Callable[[str], None]
 
@@ -40,10 +45,18 @@ class StrictError(RuntimeError):
 
 @dataclasses.dataclass
 class OptimizeResult:
-    """``graph_def``: of the class that was given. ``report``: what was done (`disc_tf.report.Report`)."""
+    """``graph_def``: of the class that was given. ``report``: what was done (`disc_tf.report.Report`).
+
+    ``without(names)``: the same with the named clusters in TensorFlow (nothing is compiled again).
+    """
 
     graph_def: Any
     report: Report
+    without: Callable[[Collection[str]], Any] = dataclasses.field(default=lambda _names: None, repr=False)
+
+
+#: content of a cluster -> what was made of it
+Compiled = MutableMapping[bytes, "CompiledCluster"]
 
 
 def optimize_graph_def(
@@ -51,6 +64,7 @@ def optimize_graph_def(
     outputs: Sequence[str] | None = None,
     options: Options | Mapping[str, Any] | None = None,
     *,
+    feeds: Sequence[str] = (),
     dry_run: bool = False,
     profile: bool = False,
     progress: Progress = lambda _text: None,
@@ -59,8 +73,8 @@ def optimize_graph_def(
     """Compile the clusters of a GraphDef.
 
     outputs: tensors (``name:port``), ops or ``^control`` names that will be fetched; None takes the data sinks and says so in the report.
-    options: an `Options` or a mapping; ``overrides`` are single options by name. dry_run: analyse and cluster only. profile: make code
-    that `runtime.executable.profile` can time kernel by kernel.
+    feeds: tensors that will be fed although they are no placeholders. options: an `Options` or a mapping; ``overrides`` are single options
+    by name. dry_run: analyse and cluster only. profile: make code that `runtime.executable.profile` can time kernel by kernel.
     Raises `GraphError` for a graph that TensorFlow would not take either, `OptionError` for options, `StrictError` with ``strict``.
     """
     if not hasattr(graph_def, "node"):
@@ -71,29 +85,47 @@ def optimize_graph_def(
     if outputs is not None and not outputs:
         raise GraphError("no outputs are given: name what is fetched, or give None for the graph's sinks")
     settings = Options.from_overrides(options, **overrides)
+    return optimize(Request(graph_def, outputs, settings, tuple(feeds), dry_run=dry_run, profile=profile, progress=progress))
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What is asked of one graph; see `optimize_graph_def`.
+
+    ``with_recipe``: the graph carries what `restore` needs. ``compiled``: clusters of the same content are compiled once; shared by
+    the caller among graphs. """
+
+    graph_def: Any
+    outputs: Sequence[str] | None
+    settings: Options
+    feeds: tuple[str, ...] = ()
+    dry_run: bool = False
+    profile: bool = False
+    progress: Progress = lambda _text: None
+    with_recipe: bool = True
+    compiled: Compiled = dataclasses.field(default_factory=dict)
+    runs: tuple[tuple[str, ...], ...] = ()
+    read_tables: bool = False
+
+
+def optimize(request: Request) -> OptimizeResult:
+    """`optimize_graph_def` for callers inside: SavedModels, functions."""
     keep_legacy: dict[str, str] = {}
     while True:
-        unwanted, result = _optimize(graph_def, outputs, settings, dry_run, profile, progress, keep_legacy)
+        unwanted, result = _optimize(request, keep_legacy)
         if unwanted.keys() <= keep_legacy.keys():
             return result
         # legacy control flow that was made functional and then not compiled stays as it was
         keep_legacy |= unwanted
 
 
-def _optimize(
-    graph_def: Any,
-    outputs: Sequence[str] | None,
-    settings: Options,
-    dry_run: bool,
-    profile: bool,
-    progress: Progress,
-    keep_legacy: Mapping[str, str],
-) -> tuple[dict[str, str], OptimizeResult]:
+def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[str, str], OptimizeResult]:
     """One round; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
+    graph_def, settings, dry_run, progress = request.graph_def, request.settings, request.dry_run, request.progress
     report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph_def.node))
     clock = _Clock(report)
-    loaded = load(graph_def, outputs, keep_control=settings.keep_control, keep_legacy=keep_legacy, verify=settings.verify_passes)
-    clustering = _cluster(loaded, outputs, settings, report, clock, progress)
+    loaded = _load(request, keep_legacy)
+    clustering = _cluster(loaded, request, report, clock)
     for name, why in list(keep_legacy.items())[:5]:
         report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
     owner = clustering.owner
@@ -103,7 +135,7 @@ def _optimize(
     launches: list[Launch] = []
     for cluster in list(clustering.clusters):
         progress(f"{cluster.name}: compiling {len(cluster.nodes)} nodes")
-        entry, launch = _compile(clustering, cluster, settings, dry_run, profile, progress)
+        entry, launch = _compile(clustering, cluster, request)
         report.clusters.append(entry)
         if launch is not None:
             launches.append(launch)
@@ -122,25 +154,42 @@ def _optimize(
     _coverage(report, clustering, set(launched))
     if dry_run or not launches:
         return {}, OptimizeResult(graph_def, report)
-    result = rewrite(graph_def, clustering, launches)
+
+    def without(names: Collection[str]) -> Any:
+        kept = [x for x in launches if x.cluster.name not in names]
+        return rewrite(graph_def, clustering, kept, with_recipe=request.with_recipe)
+
+    result = without(())
     clock.lap("rewrite")
-    return {}, OptimizeResult(result, report)
+    return {}, OptimizeResult(result, report, without)
 
 
 def clusters_of(
     graph_def: Any, outputs: Sequence[str] | None = None, options: Options | Mapping[str, Any] | None = None
 ) -> tuple[Loaded, Clustering]:
     """The graph as it is compiled (calls inlined) and its clusters: what `optimize_graph_def` does before it compiles. Same errors."""
-    settings = Options.from_overrides(options)
+    request = Request(graph_def, outputs, Options.from_overrides(options))
     keep: dict[str, str] = {}
     while True:
         report = Report()
-        loaded = load(graph_def, outputs, keep_control=settings.keep_control, keep_legacy=keep, verify=settings.verify_passes)
-        clustering = _cluster(loaded, outputs, settings, report, _Clock(report), lambda _text: None)
+        loaded = _load(request, keep)
+        clustering = _cluster(loaded, request, report, _Clock(report))
         unwanted = {n: str(clustering.reasons.get(n, "no output needs it")) for n in loaded.functional if n not in clustering.owner}
         if unwanted.keys() <= keep.keys():
             return loaded, clustering
         keep |= unwanted
+
+
+def _load(request: Request, keep_legacy: Mapping[str, str]) -> Loaded:
+    settings = request.settings
+    return load(
+        request.graph_def,
+        request.outputs,
+        keep_control=settings.keep_control,
+        keep_legacy=keep_legacy,
+        verify=settings.verify_passes,
+        read_tables=request.read_tables,
+    )
 
 
 class _Clock:
@@ -154,11 +203,10 @@ class _Clock:
         self.start = now
 
 
-def _cluster(
-    loaded: Loaded, outputs: Sequence[str] | None, settings: Options, report: Report, clock: _Clock, progress: Progress
-) -> Clustering:
+def _cluster(loaded: Loaded, request: Request, report: Report, clock: _Clock) -> Clustering:
     """Analyse, partition."""
     graph, fetches, targets = loaded.graph, loaded.fetches, loaded.targets
+    outputs, settings, progress = request.outputs, request.settings, request.progress
     report.outputs_found = outputs is None
     report.outputs = [tensor_name(ref) if ref[1] else f"{ref[0]}:0" for ref in fetches]
     if outputs is None:
@@ -173,7 +221,9 @@ def _cluster(
     hints = parse_hints(settings.hints)
     names = [*(ref[0] for ref in fetches), *targets]
     progress("analysing")
-    analysis = analyse(graph, names, hints=hints, use_tf_shapes=settings.use_tf_shapes, import_tf=settings.use_tf_shapes)
+    feeds = [graph.check_tensor(parse_tensor(t), "feed") for t in request.feeds]
+    fed = [ref for ref in feeds if graph[ref[0]].op not in SOURCES]
+    analysis = analyse(graph, names, feeds=fed, hints=hints, use_tf_shapes=settings.use_tf_shapes, import_tf=settings.use_tf_shapes)
     clock.lap("analyse")
     clustering = make_clusters(
         analysis,
@@ -183,6 +233,7 @@ def _cluster(
         allow=settings.allow,
         deny=settings.deny,
         fuel=settings.fuel,
+        runs=[[parse_tensor(t)[0] for t in run] for run in request.runs],
     )
     clock.lap("cluster")
     report.pruned_nodes = len(graph.nodes) - len(clustering.order)
@@ -194,12 +245,11 @@ def _cluster(
     return clustering
 
 
-def _compile(
-    clustering: Clustering, cluster: Cluster, settings: Options, dry_run: bool, profile: bool, progress: Progress
-) -> tuple[ClusterReport, Launch | None]:
+def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tuple[ClusterReport, Launch | None]:
     """One cluster. Any failure leaves it in TensorFlow with the reason."""
+    settings, progress = request.settings, request.progress
     entry = ClusterReport(cluster.name, len(cluster.nodes), node_names=cluster.node_names)
-    if dry_run:
+    if request.dry_run:
         entry.status = "planned"
         return entry, None
     from disc_tf.compiler import compile_module
@@ -212,17 +262,21 @@ def _compile(
         entry.flops = str(_flops(imported))
         entry.symbols = _symbols(imported)
         launch = Launch.of(imported, b"")  # before the passes change the module
-        compiled = compile_module(
-            imported.module,
-            settings.targets,
-            name=cluster.name,
-            host_results=imported.host_results,
-            verify_passes=settings.verify_passes,
-            dump_dir=settings.dump_dir,
-            profile=profile,
-            budget=budget,
-            progress=lambda text: progress(f"{cluster.name}: {text}"),
-        )
+        content = _content(imported)
+        compiled = request.compiled.get(content)
+        if compiled is None:
+            compiled = compile_module(
+                imported.module,
+                settings.targets,
+                name=cluster.name,
+                host_results=imported.host_results,
+                verify_passes=settings.verify_passes,
+                dump_dir=settings.dump_dir,
+                profile=request.profile,
+                budget=budget,
+                progress=lambda text: progress(f"{cluster.name}: {text}"),
+            )
+            request.compiled[content] = compiled
     except OutOfTime as e:
         return _failed(entry, str(e)), None
     except ImportFailed as e:
@@ -243,6 +297,15 @@ def _compile(
     entry.times_ms |= compiled.times_ms
     launch.executable = compiled.executable
     return entry, launch
+
+
+def _content(imported: Imported) -> bytes:
+    """A digest of all that the compiler sees of a cluster: names of nodes too, which errors quote."""
+    fn = imported.main
+    likely = [fn.env.likely(d) for p in fn.body.params for d in p.dims]
+    digest = hashlib.sha256(print_module(imported.module).encode())
+    digest.update(repr((imported.cluster.name, imported.host_results, likely, fn.wanted_positive)).encode())
+    return digest.digest()
 
 
 def _failed(entry: ClusterReport, reason: str) -> ClusterReport:
@@ -281,7 +344,7 @@ def _flops(imported: Imported) -> Any:
 
 
 #: nodes that are no computation of their own
-_NOT_COMPUTE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "NoOp"})
+_NOT_COMPUTE = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "NoOp", "ReadVariableOp", "VariableV2", "Variable"})
 
 
 def _coverage(report: Report, clustering: Clustering, launched: set[str]) -> None:

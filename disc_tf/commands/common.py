@@ -23,7 +23,7 @@ NOTHING_COMPILED = 4
 VERIFY_FAILED = 5
 NOT_BUILT = 6
 
-_NO_SAVED_MODEL = "SavedModels are not supported yet, give a frozen GraphDef (.pb or .pbtxt)"
+_NO_SAVED_MODEL = "give a GraphDef (.pb or .pbtxt)"
 #: how a SavedModel starts: its schema version (field 1, a number, where a GraphDef has nodes), then a meta graph (field 2)
 _SAVED_MODEL = re.compile(rb"\x08[\x00-\x7f]\x12")
 _SAVED_MODEL_TEXT = re.compile(rb"\s*saved_model_schema_version\s*:")
@@ -49,7 +49,7 @@ def read_graph(path: str) -> Any:
     if not data:
         raise CommandError(f"{path}: the file is empty")
     if _SAVED_MODEL.match(data) or _SAVED_MODEL_TEXT.match(data):
-        raise CommandError(f"{path}: this is a SavedModel: {_NO_SAVED_MODEL}")
+        raise CommandError(f"{path}: this is a SavedModel: give its directory")
     try:
         if file.suffix in (".pbtxt", ".txt"):
             return graph_from_text(data.decode())

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from disc_tf.commands import optimize_model
 from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_graph, write_atomically
 from disc_tf.commands.optimize import add_option_flags, options_from, quiet_specs, strict_code
 from disc_tf.commands.reports import REPORT_HELP, write_report
@@ -16,7 +17,7 @@ _DRAWINGS = (".svg", ".dot", ".gv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help="a GraphDef, .pb or .pbtxt; an optimised one is described without loading its code")
+    parser.add_argument("input", help="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel; an optimised GraphDef is described without loading its code")
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
     parser.add_argument("--explain", metavar="NODE", help="say what happens with this node: its cluster and kernel, or why it has none")
     parser.add_argument("--draw", metavar="F", help="draw the clusters on the graph: .svg for viewers, .dot for Graphviz")
@@ -30,6 +31,10 @@ def run(args: argparse.Namespace) -> int:
     from disc_tf.optimizer import describe_optimized, optimize_graph_def
 
     options = options_from(args)
+    if optimize_model.is_model(args.input):
+        if args.explain or args.draw or args.report or args.outputs:
+            raise CommandError("--explain, --draw, --report and --outputs are for GraphDefs; --json gives the report of each function", USAGE)
+        return optimize_model.run_inspect(args, options)
     _check_files(args)
     graph = read_graph(args.input)
     optimized = any(n.op == "DiscLaunch" for n in graph.node)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from disc_tf.commands import standalone
+from disc_tf.commands import optimize_model, standalone
 from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
@@ -95,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     add_shape_arguments(parser)
+    optimize_model.add_arguments(parser)
     add_option_flags(parser)
 
 
@@ -107,8 +108,10 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
     if not args.dry_run and args.output.endswith(standalone.SUFFIX):
         return standalone.run(args, options, Say(args.quiet))
-    _check_files(args)
     say = Say(args.quiet)
+    if optimize_model.is_model(args.input):
+        return optimize_model.run(args, options, say)
+    _check_files(args)
     graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")
     specs, outputs, trace = ([], list(args.outputs), [])

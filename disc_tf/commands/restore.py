@@ -14,17 +14,21 @@ from disc_tf.commands.common import (
     read_whole_graph,
     write_atomically,
 )
+from disc_tf.commands.optimize_model import is_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help="an optimised GraphDef")
+    parser.add_argument("input", help="an optimised GraphDef, or the directory of an optimised SavedModel")
     parser.add_argument("-o", "--output", required=True, help="where the original goes")
+    parser.add_argument("--overwrite", action="store_true", help="SavedModels: replace an existing OUTPUT directory, in one step")
 
 
 def run(args: argparse.Namespace) -> int:
     from disc_tf.frontend.errors import GraphError
     from disc_tf.frontend.rewrite import restore
 
+    if is_model(args.input):
+        return _run_model(args)
     check_distinct({"input": args.input, "output": args.output})
     check_output(args.output)
     graph = read_whole_graph(args.input)
@@ -34,4 +38,18 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     write_atomically(args.output, graph_bytes(original, args.output))
     print(f"wrote {args.output}: {len(original.node)} nodes")
+    return OK
+
+
+def _run_model(args: argparse.Namespace) -> int:
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.publish import PublishError
+    from disc_tf.saved_model import restore_saved_model
+
+    try:
+        restored = restore_saved_model(args.input, args.output, overwrite=args.overwrite)
+    except (GraphError, PublishError) as e:
+        raise CommandError(str(e), BAD_INPUT) from e
+    how = "the original's bytes" if restored.exact else f"{restored.launches} launches replaced by what they were made from"
+    print(f"wrote {args.output}: {how}")
     return OK

@@ -103,8 +103,12 @@ def make_clusters(
     allow: Sequence[str] = (),
     deny: Sequence[str] = (),
     fuel: int = -1,
+    runs: Sequence[Sequence[str]] = (),
 ) -> Clustering:
     """Partition the analysed graph. ``fetches`` and ``targets`` are the outputs that were analysed.
+
+    ``runs``: nodes that are fetched together, each on its own (the signatures of a model): no cluster holds nodes of different ones,
+    since it would want the inputs of all.
 
     ``allow`` (if not empty, only these) and ``deny``: glob patterns on op types and node names. ``fuel``: at most this many clusters,
     in topological order, -1 for all.
@@ -116,7 +120,8 @@ def make_clusters(
     while True:
         live = _closure(graph, [*(n for n, _ in fetches), *targets], compiled, hard)
         order = [node for node in analysis.order if node.name in live]
-        groups = partition(_items(analysis, order, compiled, hard, {n for n, _ in fetches}))
+        items = _items(analysis, order, compiled, hard, {n for n, _ in fetches})
+        groups = partition(_kept_apart(items, order, [graph.reachable(run) for run in runs]))
         cut = _cut_lists(analysis, order, groups, {n for n, _ in fetches})
         if not cut:
             break
@@ -311,6 +316,14 @@ def _items(
     return items
 
 
+def _kept_apart(items: list[Item], order: Sequence[Node], runs: Sequence[set[str]]) -> list[Item]:
+    """The items with their places told apart by which of the runs need them."""
+    if len(runs) < 2:
+        return items
+    who = (",".join(str(i) for i, run in enumerate(runs) if node.name in run) for node in order)
+    return [dataclasses.replace(item, place=f"{item.place} runs {w}") for item, w in zip(items, who, strict=True)]
+
+
 def _slow(node: Node) -> bool:
     """Host ops that take long, and ops of unknown length: calls, loops, custom ops, contractions that are not compiled."""
     if node.op in CONTROL_FLOW:
@@ -341,6 +354,8 @@ def _is_work(analysis: Analysis, node: Node) -> bool:
     """Whether the node computes more than a few scalars."""
     if node.op in TRIVIAL:
         return False
+    if is_heavy(node.op):
+        return True
     for port in range(len(node.output_types or ())):
         value = analysis.values.get((node.name, port))
         if value is None or not isinstance(value.type, TensorType):

@@ -120,9 +120,12 @@ class Body:
     control_returns: list[str]
 
 
-def read_body(f: Any, library: Mapping[str, Any]) -> Body:
+def read_body(f: Any, library: Mapping[str, Any], mentioned: dict[str, list[str]] | None = None) -> Body:
     """Resolve a FunctionDef's body. ``GraphError`` naming the function for references that do not resolve (or whose
-    producer is an op that the table does not know, so that its outputs cannot be counted)."""
+    producer is an op that the table does not know, so that its outputs cannot be counted).
+
+    ``mentioned``: outputs of such ops are numbered in the order in which the body names them, and noted here, by node.
+    """
     name = f.signature.name
     arguments: dict[str, int] = {}
     for i, a in enumerate(f.signature.input_arg):
@@ -144,8 +147,13 @@ def read_body(f: Any, library: Mapping[str, Any]) -> Body:
         parts = text.split(":")
         if len(parts) not in (2, 3) or parts[0] not in nodes:
             raise GraphError(f"function {name!r}: {text!r} is not in the body")
+        if mentioned is not None and is_unknown(nodes[parts[0]].op, library):
+            known = mentioned.setdefault(parts[0], [])
+            if text not in known:
+                known.append(text)
+            return parts[0], known.index(text)
         if parts[0] not in offsets:
-            offsets[parts[0]] = _output_offsets(nodes[parts[0]], library)
+            offsets[parts[0]] = output_offsets(nodes[parts[0]], library)
         start, count = offsets[parts[0]].get(parts[1], (0, 0))
         at = int(parts[2]) if len(parts) == 3 and parts[2].isdigit() and len(parts[2]) < 8 else 0
         if at >= count:
@@ -175,7 +183,13 @@ def read_body(f: Any, library: Mapping[str, Any]) -> Body:
     return Body(list(nodes.values()), inputs, controls, returns, sorted(set(f.control_ret.values())))
 
 
-def _output_offsets(node: Any, library: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+def is_unknown(op: str, library: Mapping[str, Any]) -> bool:
+    """Whether neither the table of ops nor the library knows the op."""
+    return op not in library and op_info(op) is None
+
+
+def output_offsets(node: Any, library: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """Output argument -> (first port, number of ports) of a node or of a call by name. ``GraphError`` for an unknown op."""
     f = library.get(node.op)
     if f is not None:
         return {a.name: (i, 1) for i, a in enumerate(f.signature.output_arg)}
@@ -192,6 +206,35 @@ def has_effect(op: str, library: Mapping[str, Any]) -> bool:
         return bool(f.signature.is_stateful)
     info = op_info(op)
     return info is None or (info.is_stateful and op not in READS)
+
+
+def called_functions(nodes: Sequence[Any], functions: Mapping[str, Any], gradients: Sequence[Any] = ()) -> list[str]:
+    """Library functions that the nodes reach through op types and func attributes, in order of discovery."""
+    by_name: dict[str, list[str]] = {}
+    for g in gradients:
+        by_name.setdefault(g.function_name, []).append(g.gradient_func)
+    found: dict[str, None] = {}
+    work = list(nodes)
+    while work:
+        node = work.pop()
+        for name in (n for each in mentioned_functions(node) for n in (each, *by_name.get(each, ()))):
+            if name in functions and name not in found:
+                found[name] = None
+                work.extend(functions[name].node_def)
+    return list(found)
+
+
+def mentioned_functions(node: Any) -> list[str]:
+    """The op type of a node and the functions that its attributes name (whether they exist is not asked)."""
+    names = [node.op]
+    for key in node.attr:
+        value = node.attr[key]
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            names.append(value.func.name)
+        elif kind == "list":
+            names.extend(fn.name for fn in value.list.func)
+    return names
 
 
 def inline_calls(graph_def: Any, keep: Iterable[str] = (), limit: int = MAX_INLINED) -> Inlined:

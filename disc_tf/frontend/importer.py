@@ -23,7 +23,8 @@ from disc_tf.lowering.lower import lower_node
 
 #: an integer input of at most this many elements is a host argument
 HOST_ELEMENTS = 64
-_VARIABLE_READS = frozenset({"ReadVariableOp", "VariableV2", "Variable"})
+#: A reference variable (TF1) is none: Assign writes into its buffer, whoever else holds that.
+_VARIABLE_READS = frozenset({"ReadVariableOp"})
 
 
 @dataclasses.dataclass

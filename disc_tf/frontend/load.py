@@ -10,6 +10,7 @@ from typing import Any
 from disc_tf.frontend.functions import inline_calls
 from disc_tf.frontend.graph import Graph, TensorRef, resolve_outputs
 from disc_tf.frontend.legacy import Functional, functionalize
+from disc_tf.frontend.resource_gather import read_first
 
 
 @dataclasses.dataclass
@@ -35,10 +36,11 @@ def load(
     keep_control: bool = False,
     keep_legacy: Collection[str] = (),
     verify: bool = False,
+    read_tables: bool = False,
 ) -> Loaded:
     """Check the graph as it is given, take its outputs (None: the data sinks, with ``keep_control`` also the control-only ones), inline
     calls, make legacy control flow functional (but the nodes of ``keep_legacy``).
-    ``verify``: let defects in making it functional through.
+    ``verify``: let defects in making it functional through. ``read_tables``: see `resource_gather`.
 
     ``GraphError`` for a malformed graph and for outputs that it does not have. The argument is not changed.
     """
@@ -50,16 +52,17 @@ def load(
         if keep_control:
             targets = [*targets, *control]
     roots = [*(name for name, _ in fetches), *targets]
-    graph, kept, functional = expand(given, roots, keep_legacy, verify)
+    graph, kept, functional = expand(given, roots, keep_legacy, verify, read_tables)
     return Loaded(graph, fetches, targets, control, kept, functional.made, functional.refused)
 
 
 def expand(
-    given: Graph, roots: Sequence[str], keep_legacy: Collection[str] | None, verify: bool = False
+    given: Graph, roots: Sequence[str], keep_legacy: Collection[str] | None, verify: bool = False, read_tables: bool = False
 ) -> tuple[Graph, dict[str, str], Functional]:
     """The graph that is compiled: calls inlined, control flow functional (None: legacy control flow stays); calls that were kept."""
     inlined = inline_calls(given.graph_def, roots)
-    graph = given if inlined.graph_def is given.graph_def else Graph(inlined.graph_def)
+    graph_def = read_first(inlined.graph_def) if read_tables else inlined.graph_def
+    graph = given if graph_def is given.graph_def else Graph(graph_def)
     if keep_legacy is None:
         return graph, inlined.kept, Functional(graph.graph_def)
     functional = functionalize(graph, roots, keep_legacy, verify=verify)

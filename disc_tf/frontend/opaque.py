@@ -17,6 +17,9 @@ from disc_tf.lowering.context import LoweringContext
 
 Shape = tuple[Dim | int | None, ...] | None
 
+#: attribute of a placeholder for a variable's handle
+VARIABLE_SHAPE = "_disc_variable_shape"
+
 #: op -> the operand whose shape all its outputs have
 _LIKE_OPERAND = {
     **dict.fromkeys(
@@ -86,8 +89,9 @@ def inferred_shapes(
         source = graph.nodes[node.inputs[0][0]]
         while source.op in ("Identity", "Enter") and source.inputs:
             source = graph.nodes[source.inputs[0][0]]
-        if source.op == "VarHandleOp" and "shape" in source.attr:
-            return [shape_attr(source.attr["shape"].shape)]
+        for op, key in (("VarHandleOp", "shape"), ("Placeholder", VARIABLE_SHAPE)):
+            if source.op == op and key in source.attr:
+                return [shape_attr(source.attr[key].shape)]
     return [None] * n
 
 

@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.tfproto import parse
+from disc_tf.frontend.tfproto import message_class, parse
 
 DT_STRING, DT_RESOURCE, DT_VARIANT = 7, 20, 21
 _REF_OFFSET = 100
@@ -108,15 +108,44 @@ class _Arg:
         self.type_list_attr: str = arg.type_list_attr
 
 
+#: our own ops, as `runtime/tf_op` registers them: (inputs, outputs, attributes, stateful), each argument and attribute as (name, type)
+_OURS = {
+    "DiscLaunch": (
+        (("constants", "Tconst"), ("host_args", "Thost"), ("args", "Targs")),
+        (("host_results", "Thostout"), ("results", "Tout")),
+        (
+            *((name, "list(type)") for name in ("Tconst", "Thost", "Targs", "Thostout", "Tout")),
+            *(("executable", "string"), ("original", "func"), ("nodes", "string"), ("abi", "int")),
+        ),
+        False,
+    ),
+    "DiscWeight": ((), (("value", "dtype"),), (("dtype", "type"), ("dims", "list(int)"), ("bytes", "int"), ("path", "string")), True),
+}
+
+
+def _our_op(name: str) -> Any:
+    inputs, outputs, attrs, stateful = _OURS[name]
+    op = message_class("OpDef")(name=name, is_stateful=stateful)
+    for key, kind in attrs:
+        attr = op.attr.add(name=key, type=kind)
+        if key in ("nodes", "abi"):  # a second save may strip attributes that have their defaults
+            attr.default_value.MergeFrom(type(attr.default_value)(i=1) if key == "abi" else type(attr.default_value)(s=b""))
+    lists = {key for key, kind in attrs if kind.startswith("list")}
+    for to, args in ((op.input_arg, inputs), (op.output_arg, outputs)):
+        for arg, of in args:
+            to.add(name=arg, **{"type_list_attr" if of in lists else "type_attr": of})
+    return op
+
+
 @functools.cache
 def _table() -> dict[str, Any]:
     data = resources.files("disc_tf.frontend").joinpath("data/tf_ops.binpb.z").read_bytes()
-    return {op.name: op for op in parse("OpList", zlib.decompress(data)).op}
+    return {op.name: op for op in parse("OpList", zlib.decompress(data)).op} | {name: _our_op(name) for name in _OURS}
 
 
 @functools.cache
 def op_info(op: str) -> OpInfo | None:
-    """The op's definition, or None for an op that TensorFlow 2.21 itself does not have."""
+    """The op's definition, or None for an op that neither TensorFlow 2.21 nor we have."""
     found = _table().get(op)
     return OpInfo(found) if found is not None else None
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from disc_tf.frontend import recipe
 from disc_tf.frontend.cluster import Cluster, Clustering, effective_preds, restored_clustering
 from disc_tf.frontend.errors import GraphError
+from disc_tf.frontend.functions import called_functions
 from disc_tf.frontend.graph import Graph, TensorRef, parse_tensor, tensor_name
 from disc_tf.frontend.importer import Imported
 from disc_tf.frontend.load import expand
@@ -54,15 +55,16 @@ class Launch:
         return Launch(imported.cluster, executable, imported.args, kinds, imported.results, imported.host_results, shapes, abi)
 
 
-def rewrite(original: Any, clustering: Clustering, launches: Sequence[Launch]) -> Any:
+def rewrite(original: Any, clustering: Clustering, launches: Sequence[Launch], *, with_recipe: bool = True) -> Any:
     """The graph with each launch's cluster replaced; clusters without a launch stay in TensorFlow.
 
-    ``original``: the GraphDef that the user gave (before inlining); `restore` gives it back bit for bit. Returns a new message of its
-    class, or ``original`` itself if there is nothing to launch. ``GraphError`` if a launch does not fit its cluster.
+    ``original``: the GraphDef that the user gave (before inlining); `restore` gives it back bit for bit if it is written ``with_recipe``.
+    Returns a new message of its class, or ``original`` itself if there is nothing to launch. ``GraphError`` if a launch does not fit
+    its cluster.
     """
     if not launches:
         return original
-    return _Rewrite(original, clustering, launches).run()
+    return _Rewrite(original, clustering, launches).run(with_recipe)
 
 
 class _Rewrite:
@@ -80,7 +82,7 @@ class _Rewrite:
                 self.moved[ref] = (launch.cluster.name, i)
         self.out: Any = type(original)()
 
-    def run(self) -> Any:
+    def run(self, with_recipe: bool) -> Any:
         out, source = self.out, self.graph.graph_def
         out.versions.CopyFrom(self.original.versions)
         functions = [self._original_function(launch) for launch in self.launches]
@@ -97,17 +99,20 @@ class _Rewrite:
             elif (name in live and (proto.op != "Const" or name in constants)) or proto.op == "Placeholder":
                 self._keep(proto, name)
                 placed.add(name)
+        library = source.library
         # what an original calls (bodies of loops and branches) stays too: its gradient is made of them
-        called = _called_functions([*out.node, *(n for f in functions for n in f.node_def)], source.library)
-        for f in source.library.function:
+        nodes = [*out.node, *(n for f in functions for n in f.node_def)]
+        called = set(called_functions(nodes, {f.signature.name: f for f in library.function}, library.gradient))
+        for f in library.function:
             if f.signature.name in called:
                 out.library.function.add().CopyFrom(f)
-        for g in source.library.gradient:
+        for g in library.gradient:
             if g.function_name in called or g.gradient_func in called:
                 out.library.gradient.add().CopyFrom(g)
         out.library.function.extend(functions)
         _drop_colocations(out)
-        self._recipe()
+        if with_recipe:
+            self._recipe()
         return out
 
     # ---- nodes outside ------------------------------------------------------------------------------------------
@@ -341,32 +346,6 @@ def _drop_colocations(graph_def: Any) -> None:
 def _common_device(cluster: Cluster) -> str:
     devices = {node.device for node in cluster.nodes}
     return devices.pop() if len(devices) == 1 else ""
-
-
-def _called_functions(nodes: Iterable[Any], library: Any) -> set[str]:
-    """Library functions that these nodes reach through op types and func attributes, iteratively."""
-    functions: Mapping[str, Any] = {f.signature.name: f for f in library.function}
-    gradients: dict[str, list[str]] = {}
-    for g in library.gradient:
-        gradients.setdefault(g.function_name, []).append(g.gradient_func)
-    found: set[str] = set()
-    work = list(nodes)
-    while work:
-        node = work.pop()
-        names = [node.op]
-        for key in node.attr:
-            value = node.attr[key]
-            kind = value.WhichOneof("value")
-            if kind == "func":
-                names.append(value.func.name)
-            elif kind == "list":
-                names.extend(fn.name for fn in value.list.func)
-        for name in names:
-            for each in (name, *gradients.get(name, ())):
-                if each in functions and each not in found:
-                    found.add(each)
-                    work.extend(functions[each].node_def)
-    return found
 
 
 def find_recipe(graph_def: Any) -> bytes:

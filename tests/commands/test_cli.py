@@ -146,12 +146,12 @@ def _saved_model(graph_def: bytes) -> bytes:
 
 BAD_FILES: dict[str, tuple[str, Callable[[Path, bytes], Any], str]] = {
     "absent": ("bad.pb", _absent, "cannot read"),
-    "directory": ("saved_model", _directory, "SavedModels are not supported yet"),
+    "directory": ("saved_model", _directory, "directory"),
     "truncated": ("bad.pb", lambda path, data: path.write_bytes(data[:-7]), "not a serialized GraphDef"),
     "noise": ("bad.pb", lambda path, data: path.write_bytes(b"\xff" * 99), "not a serialized GraphDef"),
     "not text": ("bad.pbtxt", lambda path, data: path.write_bytes(b"\xff\xfe"), "bad.pbtxt"),
     "empty": ("bad.pb", lambda path, data: path.write_bytes(b""), "the file is empty"),
-    "saved model": ("saved_model.pb", lambda path, data: path.write_bytes(_saved_model(data)), "this is a SavedModel: SavedModels are not"),
+    "saved model": ("saved_model.pb", lambda path, data: path.write_bytes(_saved_model(data)), "this is a SavedModel: give its directory"),
     "saved model in text": ("bad.pbtxt", lambda path, data: path.write_text("saved_model_schema_version: 1"), "this is a SavedModel"),
     "other text": ("bad.pbtxt", lambda path, data: path.write_text("node { nom: 'x' }"), "text format"),
 }

@@ -1,0 +1,94 @@
+"""`disc-tf optimize` and `disc-tf inspect` for SavedModels and Keras files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from disc_tf.commands.common import BAD_INPUT, NOTHING_COMPILED, OK, USAGE, VERIFY_FAILED, CommandError, check_output, write_atomically
+from disc_tf.frontend.saved_model import SavedModelError, is_saved_model
+from disc_tf.options import Options
+from disc_tf.publish import PublishError
+
+KERAS_FILES = (".keras", ".h5", ".hdf5")
+
+
+def is_model(path: str) -> bool:
+    """Whether a path is for this module: a directory, or a file of Keras."""
+    return Path(path).is_dir() or Path(path).suffix in KERAS_FILES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags that only SavedModels have."""
+    group = parser.add_argument_group("SavedModels")
+    group.add_argument("--signature", action="append", default=[], metavar="S", help="compile only this signature (repeatable)")
+    group.add_argument("--tag", action="append", default=[], metavar="T", help="tags of the graph to compile (default: serve)")
+    group.add_argument("--all-functions", action="store_true", help="also methods for training and those of inner objects")
+    group.add_argument("--freeze", action="store_true", help="bake the variables' values in; only the signatures are left")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT directory, in one step")
+
+
+def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
+    """`disc-tf optimize DIR -o DIR2`."""
+    from disc_tf.optimizer import StrictError
+    from disc_tf.saved_model import optimize_saved_model
+
+    for flag, given in (("--outputs", args.outputs), ("--external-weights", args.external_weights), ("--inputs-json", args.inputs_json)):
+        if given:
+            raise CommandError(f"{flag} is for GraphDefs: a SavedModel has signatures (--signature)", USAGE)
+    if args.report:
+        check_output(args.report)
+    _check(args.input)
+    try:
+        result = optimize_saved_model(
+            args.input,
+            args.output,
+            options,
+            tags=args.tag or None,
+            signatures=args.signature or None,
+            all_functions=args.all_functions,
+            freeze=args.freeze,
+            overwrite=args.overwrite,
+            dry_run=args.dry_run,
+            verify=not args.no_verify,
+            timing=not args.no_timing,
+            progress=say,
+        )
+    except StrictError as e:
+        raise CommandError(f"{args.input}: --strict: {e}", NOTHING_COMPILED) from e
+    except (SavedModelError, PublishError) as e:
+        raise CommandError(str(e), BAD_INPUT) from e
+    report = result.report
+    if result.path is not None:
+        say(f"wrote {result.path}")
+    if args.report:
+        write_atomically(args.report, report.to_json().encode())
+    if args.json:
+        print(report.to_json())
+    elif not args.quiet:
+        print(report.to_text())
+    if report.verified is False:
+        return VERIFY_FAILED
+    status = "planned" if args.dry_run else "compiled"
+    if options.strict and not any(c.status == status for c in report.clusters.values()):
+        raise CommandError(f"{args.input}: --strict: nothing was compiled", NOTHING_COMPILED)
+    return OK
+
+
+def run_inspect(args: argparse.Namespace, options: Options) -> int:
+    """`disc-tf inspect DIR`: the report of a dry run."""
+    from disc_tf.saved_model import optimize_saved_model
+
+    _check(args.input)
+    try:
+        report = optimize_saved_model(args.input, None, options, dry_run=True).report
+    except SavedModelError as e:
+        raise CommandError(str(e), BAD_INPUT) from e
+    print(report.to_json() if args.json else report.to_text())
+    return OK
+
+
+def _check(path: str) -> None:
+    if Path(path).is_dir() and not is_saved_model(path):
+        raise CommandError(f"{path} is a directory without a saved_model.pb: give a SavedModel's directory, or a GraphDef (.pb or .pbtxt)")

@@ -1,0 +1,113 @@
+"""A SavedModel without variables: their values become constants of the main graph. What is left are the signatures.
+
+Tables, assets and the op that initialises them stay. Source: TensorFlow's `convert_to_constants`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from disc_tf.frontend.functions import called_functions
+from disc_tf.frontend.graph import parse_tensor
+from disc_tf.frontend.saved_model import (
+    SavedModelError,
+    choose_meta_graph,
+    read_saved_model,
+    signature_names,
+    signature_tensors,
+    write_saved_model,
+)
+
+_INIT_SIGNATURE = "__saved_model_init_op"
+#: collections that name the op which initialises tables, and the assets
+_KEPT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "saved_model_assets")
+#: ops that change a variable
+_WRITES = ("Assign", "Scatter", "ResourceScatter", "ResourceApply", "Apply", "ResourceStridedSliceAssign", "CountUpTo")
+
+
+def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None = None, tags: Sequence[str] | None = None) -> None:
+    """Write the frozen model to the new directory ``dst``. `SavedModelError` if a signature changes variables, or TensorFlow cannot."""
+    message = read_saved_model(src)
+    meta = choose_meta_graph(message, tags)
+    names = list(signatures) if signatures is not None else signature_names(meta)
+    if not names:
+        raise SavedModelError(f"{src} has no signature: nothing would be left of it")
+    outputs = [parse_tensor(t)[0] for n in names for t in signature_tensors(meta.signature_def[n], "outputs").values()]
+    inputs = [parse_tensor(t)[0] for n in names for t in signature_tensors(meta.signature_def[n], "inputs").values()]
+    assets = [a.tensor_info.name.partition(":")[0] for a in meta.asset_file_def]
+    kept = list(dict.fromkeys([*outputs, *inputs, *_initialiser(meta), *assets]))
+    _check_reads_only(meta, names, outputs)
+    graph_def = _constants(src, meta, kept)
+    new = type(message)()
+    new.saved_model_schema_version = message.saved_model_schema_version
+    frozen = new.meta_graphs.add()
+    frozen.meta_info_def.CopyFrom(meta.meta_info_def)
+    frozen.graph_def.MergeFromString(graph_def.SerializeToString())
+    _drop_unused(frozen.graph_def)
+    frozen.asset_file_def.extend(meta.asset_file_def)
+    for name in [*names, *([_INIT_SIGNATURE] if _INIT_SIGNATURE in meta.signature_def else [])]:
+        frozen.signature_def[name].CopyFrom(meta.signature_def[name])
+    for name in _KEPT_COLLECTIONS:
+        if name in meta.collection_def:
+            frozen.collection_def[name].CopyFrom(meta.collection_def[name])
+    dst.mkdir(parents=True)
+    for folder in ("assets", "assets.extra"):
+        if (src / folder).is_dir():
+            shutil.copytree(src / folder, dst / folder)
+    write_saved_model(dst, new)
+
+
+def _drop_unused(graph_def: Any) -> None:
+    """Functions that saved, restored and created what is gone."""
+    library = graph_def.library
+    called = set(called_functions(list(graph_def.node), {f.signature.name: f for f in library.function}, library.gradient))
+    kept = [f for f in library.function if f.signature.name in called]
+    gradients = [g for g in library.gradient if g.function_name in called]
+    library.Clear()
+    library.function.extend(kept)
+    library.gradient.extend(gradients)
+
+
+def _initialiser(meta: Any) -> list[str]:
+    """Nodes that set up tables."""
+    lists = [meta.collection_def[k].node_list.value for k in _KEPT_COLLECTIONS[:2] if k in meta.collection_def]
+    found = [v.lstrip("^").partition(":")[0] for values in lists for v in values]
+    if _INIT_SIGNATURE in meta.signature_def:
+        found += [parse_tensor(t)[0] for t in signature_tensors(meta.signature_def[_INIT_SIGNATURE], "outputs").values()]
+    return found
+
+
+def _check_reads_only(meta: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
+    nodes = {n.name: n for n in meta.graph_def.node}
+    work, seen = list(outputs), set(outputs)
+    while work:
+        node = nodes.get(work.pop())
+        for text in node.input if node is not None else ():
+            name = text.lstrip("^").partition(":")[0]
+            if name not in seen:
+                seen.add(name)
+                work.append(name)
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    live = [nodes[n] for n in seen if n in nodes]
+    for where in [live, *(functions[f].node_def for f in called_functions(live, functions))]:
+        for node in where:
+            if node.op.startswith(_WRITES) and not node.op.startswith("AssignVariableXla"):
+                what = f"{node.name} ({node.op}) changes a variable when {', '.join(names)} runs"
+                raise SavedModelError(f"cannot freeze: {what}; leave out --freeze")
+
+
+def _constants(src: Path, meta: Any, kept: Sequence[str]) -> Any:
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_from_session_graph
+
+    v1 = tf.compat.v1
+    with v1.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        try:
+            v1.saved_model.load(session, sorted(meta.meta_info_def.tags), str(src))
+            return convert_variables_to_constants_from_session_graph(session, graph.as_graph_def(), list(kept))
+        except Exception as e:  # TensorFlow's reasons are many
+            line = (str(e).strip().splitlines() or [type(e).__name__])[0]
+            raise SavedModelError(f"TensorFlow cannot freeze {src}: {line}; leave out --freeze") from e

@@ -1,0 +1,104 @@
+"""The report of an optimised SavedModel: one `Report` for each function (or for the main graph of TensorFlow 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from typing import Any
+
+from disc_tf.report import REPORT_VERSION, ClusterReport, Report, ShapeResult, shape_line
+
+#: how the main graph is named among the functions
+MAIN_GRAPH = "(main graph)"
+
+
+@dataclasses.dataclass
+class FunctionReport:
+    """``status``: compiled, unchanged (nothing in it compiles), passes_on (it only calls another function) or left (see ``reason``).
+    ``called_by``: signatures, methods and functions."""
+
+    name: str
+    status: str
+    called_by: list[str]
+    reason: str = ""
+    report: Report | None = None
+
+
+@dataclasses.dataclass
+class SavedModelReport:
+    """``skipped``: function -> why it was not looked at. ``source_digest``: sha256 of the original's saved_model file.
+    ``verification``: by signature. ``verified``: None if nothing could be compared or it was not asked for."""
+
+    compiler_version: str = ""
+    source_digest: str = ""
+    tags: list[str] = dataclasses.field(default_factory=list)
+    signatures: list[str] = dataclasses.field(default_factory=list)
+    functions: list[FunctionReport] = dataclasses.field(default_factory=list)
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    times_ms: dict[str, float] = dataclasses.field(default_factory=dict)
+    verification: dict[str, list[ShapeResult]] = dataclasses.field(default_factory=dict)
+    verified: bool | None = None
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        """Function name -> its report, where there is one."""
+        return {f.name: f.report for f in self.functions if f.report is not None}
+
+    @property
+    def clusters(self) -> dict[str, ClusterReport]:
+        """``function:cluster`` -> its entry."""
+        return {f"{name}:{c.name}": c for name, r in self.reports.items() for c in r.clusters}
+
+    @property
+    def compiled_clusters(self) -> list[ClusterReport]:
+        return [c for c in self.clusters.values() if c.status == "compiled"]
+
+    @property
+    def compute_nodes(self) -> int:
+        return sum(r.compute_nodes for r in self.reports.values())
+
+    @property
+    def compiled_nodes(self) -> int:
+        return sum(r.compiled_nodes for r in self.reports.values())
+
+    @property
+    def coverage(self) -> float:
+        """Share of the nodes of the functions looked at that run inside DiscLaunch; see `Report.coverage`."""
+        return self.compiled_nodes / self.compute_nodes if self.compute_nodes else 0.0
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Reason code -> number of nodes left out."""
+        return dict(sum((Counter(r.reasons) for r in self.reports.values()), Counter()).most_common())
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        data = {"report_version": REPORT_VERSION, "kind": "saved_model", "coverage": self.coverage, "reasons": self.reasons}
+        return json.dumps({**data, **dataclasses.asdict(self)}, indent=indent)
+
+    def to_text(self) -> str:
+        """A summary for a terminal."""
+        done, total = len(self.compiled_clusters), len(self.clusters)
+        planned = sum(c.status == "planned" for c in self.clusters.values())
+        lines = [
+            f"disc_tf {self.compiler_version}: a SavedModel ({', '.join(self.tags)}), signatures {', '.join(self.signatures) or '(none)'}",
+            (f"{planned} of {total} clusters would be" if planned else f"{done} of {total} clusters") + " compiled; "
+            f"{self.compiled_nodes} of {self.compute_nodes} ops ({100 * self.coverage:.1f} %)",
+        ]
+        for f in self.functions:
+            if f.status == "passes_on":
+                continue
+            lines.append(f"{f.name} ({', '.join(f.called_by)}): {f.status}{': ' if f.reason else ''}{f.reason}")
+            if f.report is not None:
+                lines += [f"  {line}" for line in f.report.to_text().splitlines()[1:]]
+        for name, why in self.skipped.items():
+            lines.append(f"{name}: left as it is: {why}")
+        lines += [f"warning: {w}" for w in self.warnings]
+        for signature, shapes in self.verification.items():
+            lines.append(f"signature {signature}:")
+            lines += [f"  {shape_line(s)}" for s in shapes]
+        if self.verified is not None:
+            lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
+        return "\n".join(lines)
