@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from disc_tf.frontend.function_graph import function_graph, function_of
 from disc_tf.frontend.functions import called_functions
 from disc_tf.frontend.graph import parse_tensor
+from disc_tf.frontend.opdefs import DT_STRING
+from disc_tf.frontend.resource_gather import read_first
 from disc_tf.frontend.saved_model import (
     SavedModelError,
     choose_meta_graph,
@@ -48,11 +51,13 @@ def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None
     frozen.graph_def.MergeFromString(graph_def.SerializeToString())
     _drop_unused(frozen.graph_def)
     frozen.asset_file_def.extend(meta.asset_file_def)
-    for name in [*names, *([_INIT_SIGNATURE] if _INIT_SIGNATURE in meta.signature_def else [])]:
+    for name in names:
         frozen.signature_def[name].CopyFrom(meta.signature_def[name])
     for name in _KEPT_COLLECTIONS:
         if name in meta.collection_def:
             frozen.collection_def[name].CopyFrom(meta.collection_def[name])
+    if _INIT_SIGNATURE in meta.signature_def and not any(k in frozen.collection_def for k in _KEPT_COLLECTIONS[:2]):
+        frozen.collection_def[_KEPT_COLLECTIONS[0]].node_list.value.extend(_initialiser(meta))
     dst.mkdir(parents=True)
     for folder in ("assets", "assets.extra"):
         if (src / folder).is_dir():
@@ -99,6 +104,16 @@ def _check_reads_only(meta: Any, names: Sequence[str], outputs: Sequence[str]) -
                 raise SavedModelError(f"cannot freeze: {what}; leave out --freeze")
 
 
+def _read_tables_first(graph_def: Any) -> None:
+    """Lookups in variables made dense, in all functions: TensorFlow's conversion misses them there."""
+    library = graph_def.library
+    functions = {f.signature.name: f for f in library.function}
+    for f in library.function:
+        if any(n.op.startswith("ResourceGather") for n in f.node_def):
+            body = function_graph(f, functions)
+            f.CopyFrom(function_of(body, read_first(body.graph_def), functions))
+
+
 def _constants(src: Path, meta: Any, kept: Sequence[str]) -> Any:
     import tensorflow as tf
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_from_session_graph
@@ -107,7 +122,11 @@ def _constants(src: Path, meta: Any, kept: Sequence[str]) -> Any:
     with v1.Graph().as_default() as graph, v1.Session(graph=graph) as session:
         try:
             v1.saved_model.load(session, sorted(meta.meta_info_def.tags), str(src))
-            return convert_variables_to_constants_from_session_graph(session, graph.as_graph_def(), list(kept))
+            graph_def = graph.as_graph_def()
+            _read_tables_first(graph_def)
+            # paths of assets lie in variables of strings, which the initialiser sets and TensorFlow's conversion cannot take
+            strings = [n.name for n in graph_def.node if n.op == "VarHandleOp" and n.attr["dtype"].type == DT_STRING]
+            return convert_variables_to_constants_from_session_graph(session, graph_def, list(kept), variable_names_denylist=strings)
         except Exception as e:  # TensorFlow's reasons are many
             line = (str(e).strip().splitlines() or [type(e).__name__])[0]
             raise SavedModelError(f"TensorFlow cannot freeze {src}: {line}; leave out --freeze") from e

@@ -17,7 +17,9 @@ _DRAWINGS = (".svg", ".dot", ".gv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel; an optimised GraphDef is described without loading its code")
+    parser.add_argument(
+        "input", help="a GraphDef (.pb, .pbtxt; an optimised one is described without loading its code) or the directory of a SavedModel"
+    )
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
     parser.add_argument("--explain", metavar="NODE", help="say what happens with this node: its cluster and kernel, or why it has none")
     parser.add_argument("--draw", metavar="F", help="draw the clusters on the graph: .svg for viewers, .dot for Graphviz")
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     if optimize_model.is_model(args.input):
         if args.explain or args.draw or args.report or args.outputs:
-            raise CommandError("--explain, --draw, --report and --outputs are for GraphDefs; --json gives the report of each function", USAGE)
+            raise CommandError("--explain, --draw, --report and --outputs are for GraphDefs; --json tells of each function", USAGE)
         return optimize_model.run_inspect(args, options)
     _check_files(args)
     graph = read_graph(args.input)

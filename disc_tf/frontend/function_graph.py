@@ -71,7 +71,8 @@ def function_graph(
         if i in f.arg_attr and "_output_shapes" in f.arg_attr[i].attr:
             listed = f.arg_attr[i].attr["_output_shapes"].list.shape
             if listed and argument.type != DT_RESOURCE:
-                shape.CopyFrom(listed[0])
+                shape.Clear()
+                shape.MergeFromString(listed[0].SerializeToString())
         dims = (variables or {}).get(i)
         if dims is not None:
             for d in dims:
