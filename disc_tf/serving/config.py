@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +100,29 @@ def read_models_config(path: str | Path) -> list[ModelSettings]:
     return parse_models_config(_read(path), str(path))
 
 
-def with_base_paths(text: str, base_paths: Mapping[str, str], where: str = "models.config") -> str:
-    """``text`` with the base paths of the models in ``base_paths`` (name -> path) replaced. Labels, policies and all else stay."""
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """Where the versions of a model are after they were prepared. ``version``: old number -> new number."""
+
+    base_path: str
+    version: Callable[[int], int] = lambda v: v
+
+
+def edited(text: str, moves: Mapping[str, Move], where: str = "models.config") -> str:
+    """``text`` with the base paths, version labels and listed versions of the models in ``moves`` (by name) replaced. All else stays."""
     from google.protobuf import text_format
 
     message = _message(text, where)
     for entry in message.model_config_list.config:
-        entry.base_path = base_paths.get(entry.name, entry.base_path)
+        move = moves.get(entry.name)
+        if move is None:
+            continue
+        entry.base_path = move.base_path
+        for label, version in list(entry.version_labels.items()):
+            entry.version_labels[label] = move.version(version)
+        if entry.model_version_policy.WhichOneof("policy_choice") == "specific":
+            listed = entry.model_version_policy.specific.versions
+            listed[:] = [move.version(v) for v in listed]
     return text_format.MessageToString(message, descriptor_pool=pool())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 #: any of these makes a directory a SavedModel
@@ -69,19 +69,26 @@ class Settled:
 
     def __init__(self, quiet: float, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
         self._quiet, self._clock, self._now = quiet, clock, now
-        self._seen: dict[Path, tuple[object, float]] = {}
+        self._seen: dict[Hashable, tuple[object, float]] = {}
 
     def check(self, directory: Path) -> bool:
         """Whether ``directory`` is complete, as far as can be seen from outside."""
         found = fingerprint(directory)
+        return self.observe(directory, found, max(changed for _, _, changed in found) / 1e9 if found else None)
+
+    def observe(self, key: Hashable, found: object, changed: float | None = None) -> bool:
+        """The same for anything.
+
+        ``found`` is what is seen of ``key`` now (None: incomplete), ``changed`` when it last changed, if that is known.
+        """
         if found is None:
-            self._seen.pop(directory, None)
+            self._seen.pop(key, None)
             return False
-        if self._quiet <= 0 or self._now() - max(changed for _, _, changed in found) / 1e9 > max(_OLD, self._quiet):
+        if self._quiet <= 0 or (changed is not None and self._now() - changed > max(_OLD, self._quiet)):
             return True
-        before = self._seen.get(directory)
+        before = self._seen.get(key)
         if before is None or before[0] != found:
-            self._seen[directory] = (found, self._clock())
+            self._seen[key] = (found, self._clock())
             return False
         return self._clock() - before[1] >= self._quiet
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disc_tf.serving.config import ConfigError, ModelSettings, VersionPolicy, models_config_text, parse_models_config, with_base_paths
+from disc_tf.serving.config import ConfigError, ModelSettings, Move, VersionPolicy, edited, models_config_text, parse_models_config
 from disc_tf.serving.versions import Settled, fingerprint, version_directories, version_number
 
 CONFIG = """
@@ -37,11 +37,12 @@ def test_a_configuration_is_read_and_written() -> None:
 
 
 def test_an_edit_keeps_all_else() -> None:
-    edited = with_base_paths(CONFIG, {"a": "/fast/a", "d": "/fast/d"})
-    paths = {m.name: m.base_path for m in parse_models_config(edited)}
+    text = edited(CONFIG, {"a": Move("/fast/a", lambda v: v + 100), "d": Move("/fast/d")})
+    paths = {m.name: m.base_path for m in parse_models_config(text)}
     assert paths == {"a": "/fast/a", "b": "/models/b", "c": "/models/c", "d": "/fast/d"}
-    assert "sampling_rate: 0.5" in edited and 'filename_prefix: "/logs"' in edited and "model_type: TENSORFLOW" in edited
-    assert parse_models_config(edited)[0].labels == {"stable": 2}
+    assert "sampling_rate: 0.5" in text and 'filename_prefix: "/logs"' in text and "model_type: TENSORFLOW" in text
+    assert parse_models_config(text)[0].labels == {"stable": 102}
+    assert parse_models_config(text)[0].policy.versions == (102, 104)
 
 
 @pytest.mark.parametrize(
