@@ -65,11 +65,11 @@ class Outcome:
 
 #: (source directory, result directory that does not exist yet) -> a remark for the report, or `OptimizeFailed`
 Optimize = Callable[[Path, Path], str]
-#: writes warm-up records into a directory that has none; what it did, in words
-WarmUp = Callable[[Path], str]
+#: (original, what was made of it): writes warm-up records into the latter if it has none; what it did, in words
+WarmUp = Callable[[Path, Path], str]
 
 
-def _no_warmup(directory: Path) -> str:
+def _no_warmup(original: Path, made: Path) -> str:
     return ""
 
 
@@ -187,7 +187,7 @@ class Preparer:
                     shutil.copytree(original, made)
                 except OSError as e:
                     return self._outcome(version, REFUSED, f"cannot copy the original: {e}")
-            elif said := self.warm_up(made):
+            elif said := self.warm_up(original, made):
                 outcome = dataclasses.replace(outcome, reason="; ".join(filter(None, [outcome.reason, said])))
             after = self.source.files(name)
             if after is None or hashlib.sha256(repr(after[0]).encode()).hexdigest() != digest:

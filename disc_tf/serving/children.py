@@ -1,0 +1,98 @@
+"""The work on one version, in processes of their own: a crash or a model that eats the memory ends the child, not the watch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from disc_tf.serving.prepare import OptimizeFailed
+
+#: exit codes of `disc-tf optimize` (disc_tf/commands/common.py)
+_VERIFY_FAILED = 5
+
+
+class Children:
+    """Runs `disc-tf optimize` and the warm-up writer. ``flags``: of `disc-tf optimize`; ``timeout``: seconds for each (0: none)."""
+
+    def __init__(self, flags: Sequence[str], *, timeout: float = 0.0, model: str = "model", shapes: int = 6) -> None:
+        self._flags, self._timeout, self._model, self._shapes = list(flags), timeout, model, shapes
+        self._child: subprocess.Popen[bytes] | None = None
+        self.stopped = False
+
+    def optimize(self, source: Path, target: Path) -> str:
+        """A remark on what was compiled. `OptimizeFailed` with the last line that the optimiser said."""
+        code, output, errors = self._run("disc_tf.cli", "optimize", str(source), "-o", str(target), "--json", "-q", *self._flags)
+        if code:
+            raise OptimizeFailed(_last(errors) or f"`disc-tf optimize` ended with status {code}", code)
+        return _remark(output)
+
+    def warm_up(self, original: Path, made: Path) -> str:
+        """How many records were written, in words; what went wrong is a remark too: a model without warm-up is still a model."""
+        arguments = [str(original), str(made), "--name", self._model, "--shapes", str(self._shapes)]
+        code, output, errors = self._run("disc_tf.serving.warmup_writer", *arguments)
+        if code:
+            return f"no warm-up records were written: {_last(errors) or f'status {code}'}"
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            count = int(json.loads(output)["records"])
+            return f"{count} warm-up records written" if count else ""
+        return ""
+
+    def stop(self) -> None:
+        """End what runs now."""
+        self.stopped = True
+        child = self._child
+        if child is not None and child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+    def _run(self, module: str, *arguments: str) -> tuple[int, str, str]:
+        root = str(Path(__file__).parents[2])
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # files, not pipes: nobody reads while it works
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            command = [sys.executable, "-m", module, *arguments]
+            # a session of its own: what the child starts goes with it
+            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True)
+            try:
+                code = self._child.wait(self._timeout or None)
+            except subprocess.TimeoutExpired:
+                self.stop()
+                self.stopped = False
+                self._child.wait()
+                raise OptimizeFailed(f"it took longer than {self._timeout:.0f} s", 1) from None
+            except BaseException:
+                self.stop()
+                self._child.wait()
+                raise
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+        if code < 0:
+            name = signal.Signals(-code).name
+            return 1, texts[0], f"the process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" and not self.stopped else "")
+        return code, texts[0], texts[1]
+
+
+def _last(text: str) -> str:
+    """The last line, which is the error message, without the command's name."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("disc-tf: ")[:500] if lines else ""
+
+
+def _remark(output: str) -> str:
+    try:
+        clusters = json.loads(output)["clusters"]
+        found = [c["status"] for c in (clusters.values() if isinstance(clusters, dict) else clusters)]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    compiled = found.count("compiled")
+    return f"{compiled} of {len(found)} clusters compiled"
