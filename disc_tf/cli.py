@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import doctor, inspect, optimize, replay, restore, run, serve, verify
-from disc_tf.commands.common import INTERNAL_ERROR, NOT_BUILT, CommandError
+from disc_tf.commands import doctor, inspect, optimize, replay, restore, run, serve, serving, verify
+from disc_tf.commands.common import INTERNAL_ERROR, CommandError
 from disc_tf.testing.tf_process import ProcessFailed
 
 _EXIT_CODES = """exit codes:
@@ -27,14 +27,6 @@ class Verb:
     add_arguments: Callable[[argparse.ArgumentParser], object]
     run: Callable[[argparse.Namespace], int]
     epilog: str = ""
-    built: bool = True
-
-
-def _not_built(name: str) -> Verb:
-    def run(args: argparse.Namespace) -> int:
-        raise CommandError(f"disc-tf {name} is not built yet", NOT_BUILT)
-
-    return Verb(f"{name} (not built yet)", lambda p: p.add_argument("rest", nargs="*"), run, built=False)
 
 
 VERBS: dict[str, Verb] = {
@@ -68,7 +60,7 @@ VERBS: dict[str, Verb] = {
         "examples:\n  disc-tf optimize graph.pb -o out.pb --capture faults\n  disc-tf replay faults/disc_cluster_0.replay --values",
     ),
     "doctor": Verb("check this environment", doctor.add_arguments, doctor.run),
-    "serving": _not_built("serving"),
+    "serving": Verb("prepare models for TensorFlow Serving", serving.add_arguments, serving.run),
     "serve": Verb(
         "serve SavedModels over TensorFlow Serving's gRPC and REST protocols",
         serve.add_arguments,
@@ -107,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines are not ours to show
     parser = build_parser()
     args, unknown = parser.parse_known_args(argv)
-    if unknown and (args.verb is None or VERBS[args.verb].built):
+    if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.version:
         from disc_tf.version import __version__

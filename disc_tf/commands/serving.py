@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         allow_abbrev=False,
     )
     p.add_argument("base", nargs="?", help="the base path of a model: a directory of numbered versions, or an fsspec URL")
-    p.add_argument("--to", required=True, metavar="BASE", help="where the optimised versions go; with --models-config: BASE/NAME of each model")
+    p.add_argument(
+        "--to", required=True, metavar="BASE", help="where the optimised versions go; with --models-config: BASE/NAME of each model"
+    )
     p.add_argument("--name", help="the model's name in messages and warm-up records (default: the base path's last part)")
     p.add_argument("--models-config", metavar="F", help="prepare the models of a ModelServer configuration, by its policies and labels")
     p.add_argument("--write-config", metavar="F", help="write the edited configuration there (default: print it)")
@@ -37,15 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--version-scheme", metavar="S", help="offset:N adds N to version numbers: needed if both base paths are one")
     p.add_argument("--watch", action="store_true", help="go on looking for new versions until a signal")
     p.add_argument("--poll", type=float, default=10.0, metavar="S", help="with --watch: look every S seconds (default: 10)")
-    p.add_argument("--quiet-seconds", type=float, default=5.0, metavar="S", help="a version is complete when it has not changed for S seconds")
-    p.add_argument("--wait", type=float, default=60.0, metavar="S", help="without --watch: wait so long for versions being written (default: 60)")
+    p.add_argument(
+        "--quiet-seconds", type=float, default=5.0, metavar="S", help="a version is complete when it has not changed for S seconds"
+    )
+    p.add_argument(
+        "--wait", type=float, default=60.0, metavar="S", help="without --watch: wait so long for versions being written (default: 60)"
+    )
     p.add_argument("--keep", type=int, default=0, metavar="N", help="keep only the newest N versions that were made here (default: all)")
     p.add_argument("--keep-removed", action="store_true", help="keep versions that are gone from the source")
     p.add_argument("--retry", action="store_true", help="optimise again what could not be")
     p.add_argument("--rollback", type=int, metavar="V", help="publish the original of version V in place of the optimised one, for good")
     p.add_argument("--no-warmup", action="store_true", help="write no warm-up records where there are none")
     p.add_argument("--warmup-shapes", type=int, default=6, metavar="N", help="shapes of each signature in warm-up records (default: 6)")
-    p.add_argument("--timeout", type=float, default=0.0, metavar="S", help="publish the original if optimising takes longer (default: no limit)")
+    p.add_argument(
+        "--timeout", type=float, default=0.0, metavar="S", help="publish the original if optimising takes longer (default: no limit)"
+    )
     p.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before publishing it")
     p.add_argument("--no-timing", action="store_true", help="verify, but do not time")
     p.add_argument("--freeze", action="store_true", help="bake the variables' values in")
@@ -89,8 +97,8 @@ def option_flags(args: argparse.Namespace) -> list[str]:
 
 def _prepare(args: argparse.Namespace, flags: list[str]) -> int:
     from disc_tf.serving.children import Children
-    from disc_tf.serving.config import Move, VersionPolicy, edited, read_models_config
     from disc_tf.serving.config import ModelSettings as Model
+    from disc_tf.serving.config import Move, VersionPolicy, edited, read_models_config
     from disc_tf.serving.prepare import FAULTS, Outcome, Preparer, watch
     from disc_tf.serving.stores import open_store, same_place
     from disc_tf.serving.versions import Settled
@@ -112,7 +120,9 @@ def _prepare(args: argparse.Namespace, flags: list[str]) -> int:
             raise CommandError(f"{target} is the source itself: give another base path, or --version-scheme offset:N", USAGE)
         child = Children(flags, timeout=args.timeout, model=model.name, shapes=args.warmup_shapes)
         children.append(child)
-        made = Preparer(model, source, target, child.optimize, offset=offset, keep=args.keep, mirror=not args.keep_removed, retry=args.retry)
+        made = Preparer(
+            model, source, target, child.optimize, offset=offset, keep=args.keep, mirror=not args.keep_removed, retry=args.retry
+        )
         made.settled = Settled(args.quiet_seconds)
         made.progress = lambda text: print(text, file=sys.stderr, flush=True)
         if not args.no_warmup:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from disc_tf.serving.prepare import OptimizeFailed
+from disc_tf.serving.prepare import OptimizeFailed, Stopped
 
 #: exit codes of `disc-tf optimize` (disc_tf/commands/common.py)
 _VERIFY_FAILED = 5
@@ -47,12 +47,17 @@ class Children:
     def stop(self) -> None:
         """End what runs now."""
         self.stopped = True
+        self._kill()
+
+    def _kill(self) -> None:
         child = self._child
         if child is not None and child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
 
     def _run(self, module: str, *arguments: str) -> tuple[int, str, str]:
+        if self.stopped:
+            raise Stopped
         root = str(Path(__file__).parents[2])
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
         environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -60,25 +65,28 @@ class Children:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             command = [sys.executable, "-m", module, *arguments]
             # a session of its own: what the child starts goes with it
-            self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True)
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+            )
             try:
                 code = self._child.wait(self._timeout or None)
             except subprocess.TimeoutExpired:
-                self.stop()
-                self.stopped = False
+                self._kill()
                 self._child.wait()
                 raise OptimizeFailed(f"it took longer than {self._timeout:.0f} s", 1) from None
             except BaseException:
-                self.stop()
+                self._kill()
                 self._child.wait()
                 raise
+            if self.stopped:
+                raise Stopped
             texts = []
             for file in (out, err):
                 file.seek(0)
                 texts.append(file.read().decode(errors="replace"))
         if code < 0:
             name = signal.Signals(-code).name
-            return 1, texts[0], f"the process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" and not self.stopped else "")
+            return 1, texts[0], f"the process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
         return code, texts[0], texts[1]
 
 

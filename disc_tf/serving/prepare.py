@@ -47,6 +47,10 @@ class OptimizeFailed(Exception):
         self.code = code
 
 
+class Stopped(Exception):
+    """The work was ended on demand: nothing is published."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What became of a version. ``target``: its number in the second base path; ``code``: the optimiser's exit code where it failed."""
@@ -173,6 +177,12 @@ class Preparer:
 
     def _prepare(self, version: int, name: str, target: str, digest: str, pin: str = "") -> Outcome:
         self.progress(f"{self.settings.name} version {version}: " + ("publishing the original" if pin else "optimising"))
+        try:
+            return self._make(version, name, target, digest, pin)
+        except OSError as e:
+            raise StoreError(f"{self.settings.name} version {version}: {e}") from e
+
+    def _make(self, version: int, name: str, target: str, digest: str, pin: str) -> Outcome:
         with self.source.fetched(name) as original, self.target.workspace() as work:
             made = work / "model"
             outcome = self._outcome(version, ORIGINAL if pin else DONE, pin)
@@ -275,6 +285,8 @@ def watch(
                         say(outcome)
                     said[key] = outcome
                 last_error.pop(name, None)
+            except Stopped:
+                return
             except StoreError as e:
                 if last_error.get(name) != str(e):
                     complain(str(e))

@@ -84,7 +84,10 @@ def accepted(servable: Servable, requests: Iterator[tuple[str, Feeds]], model: s
 
 
 def write_warmup(original: Path, made: Path, model: str, shapes: int) -> int:
-    """Write the warm-up file of ``made``; how many records (0: no file). A file that is there stays. Raises `ServingError` if ``made`` does not load."""
+    """Write the warm-up file of ``made``; how many records (0: no file). A file that is there stays.
+
+    Raises `ServingError` if ``made`` does not load.
+    """
     target = made / WARMUP_FILE
     if target.exists():
         return 0

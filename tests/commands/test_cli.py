@@ -73,12 +73,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("disc-tf ")
 
 
-@pytest.mark.parametrize("arguments", [["serving", "directory"], ["serving"]], ids=str)
-def test_what_is_not_built_says_so(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*arguments) == 6
-    assert "not built yet" in capsys.readouterr().err
-
-
 def test_server_is_not_built(capsys: pytest.CaptureFixture[str]) -> None:
     assert server_main() == 6
     assert "not built yet" in capsys.readouterr().err
