@@ -19,12 +19,15 @@ from pathlib import Path
 
 from disc_tf.budget import Budget
 from disc_tf.codegen.describe import MemoryUse
-from disc_tf.codegen.program import KernelInfo, ProgramInput, compile_program
+from disc_tf.codegen.program import KernelInfo, ProgramInput, ProgramPart, compile_program
 from disc_tf.fusion.plan import make_plan
+from disc_tf.fusion.types import Plan
 from disc_tf.ir.core import Module
 from disc_tf.ir.pass_manager import PassContext
 from disc_tf.ir.printer import print_module
-from disc_tf.passes.pipeline import optimize
+from disc_tf.passes.pipeline import optimize, optimize_segments
+from disc_tf.passes.specialize import SpecializedModule
+from disc_tf.passes.split import Part
 from disc_tf.runtime.artifact import pack
 from disc_tf.version import __version__
 
@@ -74,30 +77,27 @@ def compile_module(
         dumps.mkdir(parents=True, exist_ok=True)
         _dump_hlo(dumps, "1_hlo", module)
     progress("HLO passes")
-    special = optimize(module, PassContext(budget=budget), verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")
+    context = PassContext(budget=budget)
+    if segments == "one":
+        special = optimize(module, context, verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")
+        found: list[tuple[Part | None, SpecializedModule]] = [(None, special)]
+    else:
+        found = [*optimize_segments(module, context, verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")]
     start = timed("hlo passes", start)
     progress("fusion")
     budget.check("fusion")
-    uniform = make_plan(special.uniform.main)
-    budget.check("fusion of the general body")
-    general = make_plan(special.general.main) if special.general is not None else None
+    parts = []
+    for k, (part, special) in enumerate(found):
+        budget.check("fusion")
+        uniform = make_plan(special.uniform.main)
+        budget.check("fusion of the general body")
+        general = make_plan(special.general.main) if special.general is not None else None
+        parts.append(ProgramPart(uniform, general, special.predicate, part))
+        if dumps is not None:
+            _dump_bodies(dumps, f"_segment{k}" if len(found) > 1 else "", special, uniform, general)
     start = timed("fusion", start)
-    if dumps is not None:
-        _dump_hlo(dumps, "2_hlo_uniform", special.uniform)
-        if special.general is not None:
-            _dump_hlo(dumps, "2_hlo_general", special.general)
-        (dumps / "4_plan_uniform.txt").write_text(uniform.describe())
-        if general is not None:
-            (dumps / "4_plan_general.txt").write_text(general.describe())
-    source = ProgramInput(
-        uniform,
-        general,
-        special.predicate,
-        special.uniform.functions.get("prepare"),
-        tuple(host_results),
-        name,
-        __version__,
-    )
+    prepare = found[0][1].uniform.functions.get("prepare")
+    source = ProgramInput(parts, prepare, tuple(host_results), name, __version__)
     progress(f"code for {', '.join(targets)}")
     compiled = compile_program(
         source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile, budget=budget
@@ -113,12 +113,20 @@ def compile_module(
     return CompiledCluster(
         executable,
         compiled.kernels,
-        1 if general is None else 2,
+        max(1 if part.general is None else 2 for part in parts),
         len(compiled.artifact.prepared),
         compiled.arena,
         times,
         compiled.memory,
     )
+
+
+def _dump_bodies(directory: Path, suffix: str, special: SpecializedModule, uniform: Plan, general: Plan | None) -> None:
+    _dump_hlo(directory, f"2_hlo_uniform{suffix}", special.uniform)
+    (directory / f"4_plan_uniform{suffix}.txt").write_text(uniform.describe())
+    if special.general is not None and general is not None:
+        _dump_hlo(directory, f"2_hlo_general{suffix}", special.general)
+        (directory / f"4_plan_general{suffix}.txt").write_text(general.describe())
 
 
 def _dump_hlo(directory: Path, stem: str, module: Module) -> None:

@@ -28,19 +28,23 @@ def bufferize(
     steps: Sequence[Step],
     epoch_of_symbol: Mapping[str, int],
     prepared: Mapping[Value, int] | None = None,
+    kept: Mapping[Value, int] | None = None,
 ) -> Buffers:
     """Assign places to all values that cross a step boundary.
 
     steps: the plan in order. epoch_of_symbol: for a symbol bound at run time, the number of bindings up to and
-    including it; 0 or missing for argument dims. prepared: parameters that stand for prepared entries.
+    including it; 0 or missing for argument dims. prepared: parameters that stand for prepared entries; kept: those that an earlier
+    segment made, by number.
     """
-    prepared = prepared or {}
+    prepared, kept = prepared or {}, kept or {}
     places: dict[Value, Place] = {}
     constants: list[Buffer] = []
     for i, p in enumerate(fn.params):
         if isinstance(p.type, TensorType):
             if p in prepared:
                 places[p] = Place(Buffer("prepared", prepared[p], byte_size(p)))
+            elif p in kept:
+                places[p] = Place(Buffer("kept", kept[p], byte_size(p)))
             else:
                 places[p] = Place(Buffer("arg", i, byte_size(p)))
 

@@ -21,7 +21,8 @@ from disc_tf.ir.dims import Dim, DimTooComplex
 class Buffer:
     """One piece of memory.
 
-    kind: ``arg`` (index: parameter of the function), ``prepared`` (index: prepared entry), ``output`` (index: result),
+    kind: ``arg`` (index: parameter of the function), ``prepared`` (index: prepared entry), ``kept`` (index: number of a value that
+    an earlier segment made), ``output`` (index: result),
     ``arena`` (a slot of the run's arena) or ``constant`` (bytes inside the code image; ``content`` has them).
     """
 

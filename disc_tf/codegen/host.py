@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from disc_tf.buffers.types import Buffer, Buffers, Place, Step, TempLike
+from disc_tf.buffers.types import Buffer, Buffers, OutputPlan, Place, Step, TempLike
 from disc_tf.codegen.dims import DimEmitter
 from disc_tf.codegen.host_scalar import HostScalars
 from disc_tf.codegen.kernel import Guard, Kernel, LibraryCall, Temp, Variant
@@ -155,8 +155,20 @@ class Launch:
     regions: Sequence[RegionCode] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A result that is not sent: a later segment reads it. It lies in an arena slot of its own, so it lives until the run ends."""
+
+    number: int
+
+
+#: arena slot of the first kept value: above those of any body
+_KEPT_SLOTS = 1 << 20
+
+
 class BodyEmitter(RunEmitter):
-    """Emits one body. ``arg_index[i]`` is the RAL input of parameter i (-1: a prepared entry).
+    """Emits one body. ``arg_index[i]`` is the RAL input of parameter i (-1: it is none). ``results``: for each result of the function the
+    program's result that it is, or the kept value (None: they are the program's results in order).
 
     prepare: the body makes a prepared entry. It is told at run time which one, and which RAL input each of its own inputs is, so that
     entries of equal structure share it: ``i32 name(ctx, api, i32 number, i32 input0, ...)``.
@@ -174,6 +186,7 @@ class BodyEmitter(RunEmitter):
         prepare: bool = False,
         first_arena_slot: int = 0,
         pooled_only: bool = False,
+        results: Sequence[int | Kept] | None = None,
     ) -> None:
         told = [("number", I32), *((f"input{i}", I32) for i in range(len(arg_index)))] if prepare else []
         super().__init__(name, [("ctx", PTR), ("api", PTR), *told])
@@ -185,6 +198,7 @@ class BodyEmitter(RunEmitter):
         self.prepare = prepare
         self.first_arena_slot = first_arena_slot
         self.pooled_only = pooled_only
+        self.results = results
         self.pointers: dict[Buffer, V] = {}
         self.slot_offsets: dict[int, tuple[int, V]] = {}
         self.arena_base: dict[int, V] = {}
@@ -229,6 +243,8 @@ class BodyEmitter(RunEmitter):
             return self.input(self.arg_index[buffer.index])[0]
         if buffer.kind == "prepared":
             return self.require_ptr(self.call("prepared", PTR, b.const(buffer.index, I32)))
+        if buffer.kind == "kept":
+            return self._kept(buffer.index, buffer.bytes)
         if buffer.kind == "output":
             return self._alloc_output(buffer.index, self.buffers.outputs[buffer.index].value)
         if buffer.kind == "constant":
@@ -244,10 +260,24 @@ class BodyEmitter(RunEmitter):
         if self.prepare:
             size = self.dims.i64(value.tensor.num_elements() * value.dtype.bytes)
             return self.require_ptr(self.call("prepare_alloc", PTR, b.params[2], size))
+        result = self._result(index)
+        if isinstance(result, Kept):
+            return self._kept(result.number, value.tensor.num_elements() * value.dtype.bytes)
         dims = self._dims_array(value)
         return self.require_ptr(
-            self.call("alloc_output", PTR, b.const(index, I32), b.const(value.rank, I32), dims)
+            self.call("alloc_output", PTR, b.const(result, I32), b.const(value.rank, I32), dims)
         )
+
+    def _result(self, index: int) -> int | Kept:
+        """What result ``index`` of the function is."""
+        return index if self.results is None else self.results[index]
+
+    def _kept(self, number: int, size: Dim) -> V:
+        """The memory of a kept value: that of the segment that makes it and of those that read it, since they ask for the same size."""
+        b = self.b
+        fits = b.fcmp("olt", self.dims.f64(size), b.const(_MAX_BYTES, F64))
+        bytes_ = b.select(fits, b.smax(self.dims.i64(size), 0), b.i64(-1))
+        return self.require_ptr(self.call("arena", PTR, b.const(_KEPT_SLOTS + number, I32), bytes_))
 
     def _dims_array(self, value: Value) -> V:
         return self.i64_array(self.dims_frame, [self.dims.i64(d) for d in value.dims])
@@ -279,11 +309,45 @@ class BodyEmitter(RunEmitter):
         b.store(self.scalars_frame, b.gep(self.args_frame, 1, I64), 8)
         b.store(self.call("error_cell", PTR), b.gep(self.args_frame, 2, I64), 8)
         self._open_arena(0)
+        ready = self._ready()
         for index, launch in enumerate(self.launches):
             self._emit_step(index, launch)
-        self._emit_outputs()
+            self._emit_outputs([p for p in self.buffers.outputs if ready[p.index] == index])
+        self._emit_outputs([p for p in self.buffers.outputs if ready[p.index] == len(self.launches)])
         b.ret(b.const(0, I32))
         return b
+
+    def _ready(self) -> dict[int, int]:
+        """Result -> the step after which it can leave: all of it is there, and every check before it in the program has passed. The number
+        of steps (the end) where nothing would be gained."""
+        end = len(self.launches)
+        if self.prepare:
+            return {p.index: end for p in self.buffers.outputs}
+        last_kernel = max((i for i, x in enumerate(self.launches) if x.variants or x.regions), default=-1)
+        position = {op: i for i, op in enumerate(self.fn.body.ops)}
+        checks: list[tuple[int, int]] = []  # (position in the program, step)
+        written: dict[Buffer, int] = {}
+        bound: dict[str, int] = {}
+        for i, x in enumerate(self.launches):
+            fusion = x.step.fusion
+            for op in fusion.ops:
+                if op.name == "disc.check" or (op.regions and x.regions):
+                    checks.append((position[op], i))
+                elif op.name == "disc.bind_dim":
+                    bound[op.attrs["symbol"]] = i
+            if fusion.kind not in ("view", "constant"):
+                for v in fusion.outputs:
+                    if v in self.buffers.places:
+                        written[self.buffers.places[v].buffer] = i
+        out = {}
+        for p in self.buffers.outputs:
+            place = p.source or self.buffers.places[p.value]
+            made = written.get(place.buffer, end if place.buffer.kind in ("arena", "output") else -1)
+            before = position[p.value.op] if p.value.op is not None else -1
+            symbols = {s for d in (*p.value.dims, place.offset, place.buffer.bytes) for s in d.symbols()}
+            at = max([made, *(bound.get(s, -1) for s in symbols), *(step for where, step in checks if where < before)])
+            out[p.index] = at if 0 <= at < last_kernel else end
+        return out
 
     def _all_kernels(self) -> list[Kernel | LibraryCall]:
         return list(_kernels_of(self.launches))
@@ -409,11 +473,13 @@ class BodyEmitter(RunEmitter):
 
     # -- outputs ----------------------------------------------------------------------------------------------
 
-    def _emit_outputs(self) -> None:
+    def _emit_outputs(self, plans: Sequence[OutputPlan]) -> None:
+        """Bring results to where they go, then send them."""
         b = self.b
-        for plan in self.buffers.outputs:
-            index = b.const(plan.index, I32)
-            if plan.how == "alias" and not self.prepare:
+        for plan in plans:
+            result = self._result(plan.index)
+            if plan.how == "alias" and not self.prepare and not isinstance(result, Kept):
+                index = b.const(result, I32)
                 dims = self._dims_array(plan.value)
                 rank = b.const(plan.value.rank, I32)
                 arg = b.const(self.arg_index[plan.arg], I32)
@@ -426,9 +492,9 @@ class BodyEmitter(RunEmitter):
                 source = plan.source or self.buffers.places[plan.value]
                 target = self._alloc_output(plan.index, plan.value)
                 emit_copy(b, target, self.pointer(source), self.dims.i64(plan.value.tensor.num_elements() * plan.value.dtype.bytes))
-        if not self.prepare:
-            for plan in self.buffers.outputs:
-                self.require_zero(self.call("send_output", I32, b.const(plan.index, I32)))
+        for plan in plans if not self.prepare else ():
+            if not isinstance(result := self._result(plan.index), Kept):
+                self.require_zero(self.call("send_output", I32, b.const(result, I32)))
 
 
 def _kernels_of(launches: Sequence[Launch]) -> Iterator[Kernel | LibraryCall]:

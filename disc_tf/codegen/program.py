@@ -26,6 +26,7 @@ from disc_tf.codegen.describe import MemoryUse, memory_use, traffic
 from disc_tf.codegen.host import (
     BodyEmitter,
     CheckTable,
+    Kept,
     Launch,
     add_data,
     constant_symbol,
@@ -45,6 +46,7 @@ from disc_tf.ir.core import Function, Value
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS, can_host
+from disc_tf.passes.split import Part
 from disc_tf.runtime.artifact import (
     ArgSpec,
     Artifact,
@@ -65,17 +67,35 @@ class ProgramError(RuntimeError):
 
 
 @dataclasses.dataclass
-class ProgramInput:
-    """What the program builder takes.
-
-    uniform, general: plans of the two bodies of "main" (general None: there is only one). predicate: dims that must be
-    equal for the uniform body. prepare: the function whose i-th result is the i-th ``prepared`` parameter of main. host_results: which
-    results are wanted in host memory.
-    """
+class ProgramPart:
+    """One segment. uniform, general: plans of the two bodies of its function (general None: there is only one). predicate: dims that must
+    be equal for the uniform body. part: how it stands to the others; None for the only one of its program."""
 
     uniform: Plan
     general: Plan | None = None
     predicate: Sequence[tuple[Dim, Dim]] = ()
+    part: Part | None = None
+
+    @property
+    def signature(self) -> Function:
+        """The function whose parameters say what is known of the arguments without any assumption."""
+        return (self.general or self.uniform).function
+
+    def outputs(self) -> list[Value]:
+        """The tensors that it sends."""
+        tensors = [v for v in self.signature.results if isinstance(v.type, TensorType)]
+        return tensors if self.part is None else tensors[: len(self.part.outputs)]
+
+
+@dataclasses.dataclass
+class ProgramInput:
+    """What the program builder takes.
+
+    parts: the segments in order. prepare: the function whose i-th result is the i-th ``prepared`` parameter of every part. host_results:
+    which results are wanted in host memory.
+    """
+
+    parts: Sequence[ProgramPart]
     prepare: Function | None = None
     host_results: Sequence[bool] = ()
     name: str = ""
@@ -182,21 +202,23 @@ class _TargetProgram:
 
     def body(
         self, name: str, fn: Function, fusions: Sequence[Fusion], args: Sequence[int], params: Mapping[Value, int],
-        *, prepare: bool = False,
+        *, prepare: bool = False, part: Part | None = None,
     ) -> tuple[Buffers, list[Launch]]:
-        """Emit one body; returns its buffers and launches. ``args[i]`` is the RAL input of parameter i, -1 for a prepared one."""
+        """Emit one body; returns its buffers and launches. ``args[i]`` is the RAL input of parameter i, -1 for one that is none."""
         # A function of `prepare` runs once: nothing in it is prepared in turn.
-        launches, buffers = self._code(fn, fusions, args, {} if prepare else params)
+        launches, buffers = self._code(fn, fusions, args, {} if prepare else params, part)
         emitter = BodyEmitter(
-            name, fn, launches, buffers, args, self.checks, prepare=prepare, pooled_only=self.profile
-        )
+            name, fn, launches, buffers, args, self.checks, prepare=prepare, pooled_only=self.profile,
+            results=None if part is None else [*part.outputs, *(Kept(n) for n in part.kept_out)],
+        )  # fmt: skip
         self.module.add(emitter.emit())
         return buffers, launches
 
     def _code(
-        self, fn: Function, fusions: Sequence[Fusion], args: Sequence[int], params: Mapping[Value, int]
+        self, fn: Function, fusions: Sequence[Fusion], args: Sequence[int], params: Mapping[Value, int], part: Part | None = None
     ) -> tuple[list[Launch], Buffers]:
-        """The kernels of a body or region and the places of its values. ``params``: parameters -> those of main that they are."""
+        """The kernels of a body or region and the places of its values. ``params``: parameters -> those of main that they are; ``part``: of
+        a body, the segment whose it is."""
         ctx = EmitContext(self.target, fn.env, params, self.table)
         launches: list[Launch] = []
         for fusion in split_host(fusions):
@@ -209,10 +231,13 @@ class _TargetProgram:
             temps = dict.fromkeys(b for v in variants for k in v.kernels for b in k.buffers if isinstance(b, Temp))
             launches.append(Launch(Step(fusion, list(temps)), variants))
         prepared = {}
+        kept: dict[Value, int] = {}
+        if part is not None and part.kept_in:
+            kept = dict(zip(fn.params[-len(part.kept_in) :], part.kept_in, strict=True))
         for v in [*RegionCode.reads_of(launches), *fn.results]:
-            if v.op is None and v in params and args[params[v]] < 0 and v not in prepared:
+            if v.op is None and v in params and v not in kept and args[params[v]] < 0 and v not in prepared:
                 prepared[v] = ctx.prepared(of_value(v), ("plain",)).index
-        buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared)
+        buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared, kept)
         for buffer in buffers.constants:
             assert buffer.content is not None
             add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
@@ -227,48 +252,56 @@ class _TargetProgram:
     def build(self) -> str:
         """The whole module's text."""
         source = self.source
-        main = source.uniform.function
-        args = argument_indices(main)
-        buffers, launches = self.body("body_uniform", main, source.uniform.fusions, args, positions(main))
-        self.arena = buffers.memory.total
-        self.memory = memory_use(launches, buffers)
+        arenas = []
+        for k, piece in enumerate(source.parts):
+            buffers, launches = self._part(k, piece)
+            arenas.append(buffers.memory.total)
+            self.memory = memory_use(launches, buffers) if k == 0 else self.memory
+            self._note(launches)
+        self.arena = " | ".join(arenas)
+        self.module.add(emit_dispatcher("segment", [(f"segment_{k}", ()) for k in range(len(source.parts))]))
+        args = argument_indices(source.parts[0].uniform.function, every=True)
+        for k in range(len(self.table.entries)):
+            self.calls.append(self._prepare(k, args))
+        if self.calls:
+            self.module.add(emit_dispatcher("prepare", [(c.symbol, (k, *c.args)) for k, c in enumerate(self.calls)]))
+        self.module.add(emit_query(len(self.calls), len(source.parts)))
+        return self.module.text()
+
+    def _part(self, k: int, piece: ProgramPart) -> tuple[Buffers, list[Launch]]:
+        """The bodies and the entry of segment ``k``; buffers and launches of the uniform body."""
+        suffix = f"_{k}" if k else ""
+        main = piece.uniform.function
+        uniform, general = f"body_uniform{suffix}", None
+        found = self.body(uniform, main, piece.uniform.fusions, argument_indices(main), positions(main), part=piece.part)
+        if piece.general is not None:
+            general = f"body_general{suffix}"
+            fn = piece.general.function
+            self.body(general, fn, piece.general.fusions, argument_indices(fn), positions(fn), part=piece.part)
+        signature = piece.signature
+        args = argument_indices(signature)
+        if k:  # constants of known shape were looked at by the first
+            for i, (info, p) in enumerate(zip(signature.args, signature.params, strict=True)):
+                if info.kind in ("const", "variable") and p.tensor.is_static:
+                    args[i] = -1
+        entry = emit_segment(self.module, f"segment_{k}", signature, args, piece.predicate, uniform, general, self.checks)
+        self.module.add(entry)
+        return found
+
+    def _note(self, launches: Sequence[Launch]) -> None:
+        """What reports tell of launches."""
         for x in with_regions(launches):
             if x.variants:
                 variants = tuple(tuple(k.symbol if isinstance(k, Kernel) else k.name for k in v.kernels) for v in x.variants)
                 fusion = x.step.fusion
                 names = ", ".join(variants[-1])
                 self.launches.append(KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion), variants, traffic(fusion)))
-        general = None
-        if source.general is not None:
-            general = "body_general"
-            fn = source.general.function
-            self.body(general, fn, source.general.fusions, argument_indices(fn), positions(fn))
-        signature = source.general.function if source.general is not None else main
-        self.module.add(
-            emit_segment(
-                self.module,
-                "segment_0",
-                signature,
-                argument_indices(signature),
-                source.predicate,
-                "body_uniform",
-                general,
-                self.checks,
-            )
-        )
-        self.module.add(emit_dispatcher("segment", [("segment_0", ())]))
-        for k in range(len(self.table.entries)):
-            self.calls.append(self._prepare(k, args))
-        if self.calls:
-            self.module.add(emit_dispatcher("prepare", [(c.symbol, (k, *c.args)) for k, c in enumerate(self.calls)]))
-        self.module.add(emit_query(len(self.calls), 1))
-        return self.module.text()
 
     # -- prepare ----------------------------------------------------------------------------------------------
 
     def _prepare(self, k: int, arg_index: Sequence[int]) -> PrepareCall:
         """The code of entry ``k``; entries that differ in their arguments alone share it."""
-        main = self.source.uniform.function
+        main = self.source.parts[0].uniform.function
         fn, args = prepare_function(main, self.source.prepare, arg_index, self.table.entries[k], self.table.params[k])
         key = prepare_key(fn, self.target)
         number = {op: i for i, op in enumerate(fn.body.ops)}
@@ -316,14 +349,15 @@ def positions(fn: Function) -> dict[Value, int]:
     return {p: i for i, p in enumerate(fn.params)}
 
 
-def argument_indices(fn: Function) -> list[int]:
-    """RAL input of each parameter of main: its position among those that are not prepared; -1 for prepared ones and tokens."""
+def argument_indices(fn: Function, every: bool = False) -> list[int]:
+    """RAL input of each parameter of main: its position among those that are given; -1 for what the program makes, tokens, and (unless
+    ``every``) what this segment does not wait for."""
     out, n = [], 0
-    for info, p in zip(fn.args, fn.params, strict=True):
-        if info.kind == "prepared" or not isinstance(p.type, TensorType):
+    for i, (info, p) in enumerate(zip(fn.args, fn.params, strict=True)):
+        if info.kind in ("prepared", "kept") or not isinstance(p.type, TensorType):
             out.append(-1)
         else:
-            out.append(n)
+            out.append(n if every or i not in fn.absent else -1)
             n += 1
     return out
 
@@ -429,28 +463,34 @@ def _result(pending: concurrent.futures.Future[bytes], budget: Budget) -> bytes:
 
 
 def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: Sequence[bytes]) -> Artifact:
-    main = (source.general or source.uniform).function
+    main = source.parts[0].signature
     args = []
     for info, p in zip(main.args, main.params, strict=True):
-        if info.kind == "prepared" or not isinstance(p.type, TensorType):
+        if info.kind in ("prepared", "kept") or not isinstance(p.type, TensorType):
             continue
         kind = "const" if info.kind in ("const", "variable") else info.kind
         dims = tuple(int(d) if d.is_static else -1 for d in p.dims)
         args.append(ArgSpec(info.name, kind, p.dtype.ir_name, dims, info.digest))
-    results = []
-    tensors = [v for v in main.results if isinstance(v.type, TensorType)]
-    for i, v in enumerate(tensors):
-        name = main.result_names[i] if i < len(main.result_names) else f"result{i}"
-        dims = tuple(int(d) if d.is_static else -1 for d in v.dims)
-        host = bool(source.host_results[i]) if i < len(source.host_results) else False
-        results.append(ResultSpec(name, v.dtype.ir_name, dims, host))
+    found: dict[int, ResultSpec] = {}
+    segments = []
+    for piece in source.parts:
+        names, numbers = piece.signature.result_names, []
+        for j, v in enumerate(piece.outputs()):
+            i = piece.part.outputs[j] if piece.part is not None else j
+            dims = tuple(int(d) if d.is_static else -1 for d in v.dims)
+            host = bool(source.host_results[i]) if i < len(source.host_results) else False
+            found[i] = ResultSpec(names[j] if j < len(names) else f"result{i}", v.dtype.ir_name, dims, host)
+            numbers.append(i)
+        depends = piece.part.depends if piece.part is not None else ()
+        reads = [n for n in argument_indices(piece.signature) if n >= 0]
+        segments.append(SegmentSpec(tuple(reads), tuple(depends), tuple(numbers)))
+    results = [found[i] for i in range(len(found))]
     # Check tables of all targets are the same: they come from the same functions in the same order.
     checks = programs[0].checks.rows
     for p in programs[1:]:
         if p.checks.rows != checks:
             raise ProgramError("targets disagree on the check table")
     prepared = merge_prepared([p.prepared_specs() for p in programs])
-    segment = SegmentSpec(tuple(range(len(args))), (), tuple(range(len(results))))
     targets = tuple(
         TargetCode(p.target.name, isa_features(p.target.name), image) for p, image in zip(programs, images, strict=True)
     )
@@ -461,7 +501,7 @@ def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: 
     return Artifact(
         tuple(args),
         tuple(results),
-        (segment,),
+        tuple(segments),
         targets,
         tuple(CheckSpec(c.code, c.message, c.node) for c in checks),
         tuple(prepared),
@@ -490,4 +530,4 @@ def isa_features(target: str) -> tuple[str, ...]:
     return tuple(f for t in reversed(below) for f in TARGET_FEATURES[t])
 
 
-__all__ = ["Compiled", "ProgramError", "ProgramInput", "compile_program"]
+__all__ = ["Compiled", "ProgramError", "ProgramInput", "ProgramPart", "compile_program"]

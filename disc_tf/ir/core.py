@@ -189,7 +189,8 @@ class ArgInfo:
     """What a function parameter is.
 
     kind: ``const`` (a graph constant kept outside; ``digest`` is its content's sha256), ``variable`` (read from a
-    variable: content may change between runs), ``host`` (small integers in host memory) or ``device``.
+    variable: content may change between runs), ``host`` (small integers in host memory), ``device``, or made inside of the program:
+    ``prepared`` (a result of "prepare"), ``kept`` (by an earlier segment).
     tensor: the TF tensor name that feeds it. ``value``: the constant's content when the compiler has it (never exported).
     """
 
@@ -213,6 +214,8 @@ class Function:
         #: dims that would make shapes simpler if they were known to be at least 1 (the uniform body assumes them)
         self.wanted_positive: list[Dim] = []
         self.env = ShapeEnv()
+        #: positions of parameters that are not there, and not used: this is one segment of a program
+        self.absent: frozenset[int] = frozenset()
 
     def add_arg(self, type: TensorType, info: ArgInfo) -> Value:
         self.args.append(info)
@@ -226,6 +229,12 @@ class Function:
     @property
     def results(self) -> tuple[Value, ...]:
         return self.body.results
+
+    def entry_symbols(self) -> set[str]:
+        """The symbols of dims that are known where the function is entered: those of its arguments."""
+        args = self.args or [ArgInfo("") for _ in self.params]
+        there = [p for i, p in enumerate(self.params) if i not in self.absent and args[i].kind != "kept"]
+        return {s for p in there if isinstance(p.type, TensorType) for d in p.dims for s in d.symbols()}
 
 
 @dataclasses.dataclass

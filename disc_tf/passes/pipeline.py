@@ -16,6 +16,7 @@ from disc_tf.passes.loops import HoistLoops
 from disc_tf.passes.outline_prepare import OutlinePrepare
 from disc_tf.passes.shape_simplifier import ShapeSimplifier
 from disc_tf.passes.specialize import SpecializedModule, specialize_broadcast
+from disc_tf.passes.split import Part, split_segments
 from disc_tf.passes.spread_splats import SpreadSplats
 from disc_tf.passes.wide_concats import WideConcats
 
@@ -70,7 +71,22 @@ def optimize(
     ctx = ctx or PassContext()
     prefix = str(options.pop("dump_prefix", ""))
     PassManager(tuple(shared), dump_prefix=prefix, **options).run(module, ctx)  # type: ignore[arg-type]
+    return _bodies(module, ctx, body, prefix, options)
+
+
+def _bodies(module: Module, ctx: PassContext, body: Sequence[Pass], prefix: str, options: dict[str, object]) -> SpecializedModule:
     special = specialize_broadcast(module, ctx)
     for name, m in zip(("uniform", "general"), special.modules, strict=False):
         PassManager(tuple(body), dump_prefix=f"{prefix}{name}_", **options).run(m, ctx)  # type: ignore[arg-type]
     return special
+
+
+def optimize_segments(
+    module: Module, ctx: PassContext | None = None, *, dump_prefix: str = "", **options: object
+) -> list[tuple[Part, SpecializedModule]]:
+    """As `optimize`, for a program that is cut where that lets parts of it start earlier (`split`): each part with its bodies."""
+    ctx = ctx or PassContext()
+    PassManager(SHARED, dump_prefix=dump_prefix, **options).run(module, ctx)  # type: ignore[arg-type]
+    parts = split_segments(module)
+    prefixes = [f"{dump_prefix}segment{k}_" if len(parts) > 1 else dump_prefix for k in range(len(parts))]
+    return [(part, _bodies(part.module, ctx, BODY, prefix, options)) for part, prefix in zip(parts, prefixes, strict=True)]

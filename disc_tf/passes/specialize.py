@@ -40,7 +40,7 @@ def specialize_broadcast(module: Module, ctx: object = None) -> SpecializedModul
     """
     main = module.main
     resolve_bound_dims(main)
-    arguments = {s for p in main.params for d in p.dims for s in d.symbols()}
+    arguments = main.entry_symbols()
     uniform = clone_module(module)
     fn = uniform.main
     predicate: list[tuple[Dim, Dim]] = []
@@ -200,6 +200,7 @@ def clone_function(fn: Function) -> Function:
     copy.result_names = list(fn.result_names)
     copy.env = fn.env.child()
     copy.wanted_positive = list(fn.wanted_positive)
+    copy.absent = fn.absent
     return copy
 
 

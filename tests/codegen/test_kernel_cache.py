@@ -205,7 +205,7 @@ def test_targets_have_their_own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(program, "KernelCache", Noted)
     fn = function(scaled(2.0), [F32])
-    program.compile_program(program.ProgramInput(make_plan(fn)), [V2.name, V3.name])
+    program.compile_program(program.ProgramInput([program.ProgramPart(make_plan(fn))]), [V2.name, V3.name])
     assert [c.misses for c in made] == [1, 1]
 
 
