@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import doctor, inspect, optimize, replay, restore, run, serve, serving, verify
+from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, verify
 from disc_tf.commands.common import INTERNAL_ERROR, CommandError
 from disc_tf.testing.tf_process import ProcessFailed
 
@@ -44,9 +44,25 @@ VERBS: dict[str, Verb] = {
         "examples:\n  disc-tf inspect graph.pb --report clusters.html\n"
         "  disc-tf inspect graph.pb --explain encoder/layer_0/Softmax\n  disc-tf inspect graph.pb --draw clusters.svg",
     ),
-    "verify": Verb("run two graphs on the same inputs and compare", verify.add_verify_arguments, verify.run_verify),
-    "bench": Verb("time two graphs side by side, per shape", verify.add_bench_arguments, verify.run_bench),
-    "restore": Verb("give the original of an optimised graph back", restore.add_arguments, restore.run),
+    "verify": Verb(
+        "run two graphs on the same inputs and compare",
+        verify.add_verify_arguments,
+        verify.run_verify,
+        "examples:\n  disc-tf verify graph.pb optimized.pb\n  disc-tf verify graph.pb optimized.pb --shape B=1,S=7 --report verified.html",
+    ),
+    "bench": Verb(
+        "time two graphs side by side, per shape",
+        verify.add_bench_arguments,
+        verify.run_bench,
+        "examples:\n  disc-tf bench graph.pb optimized.pb --threads 4\n"
+        "  disc-tf bench graph.pb optimized.pb --shape B=1,S=7 --shape B=8,S=48 --csv times.csv --cold 3",
+    ),
+    "restore": Verb(
+        "give the original of an optimised graph back",
+        restore.add_arguments,
+        restore.run,
+        "examples:\n  disc-tf restore optimized.pb -o original.pb",
+    ),
     "run": Verb(
         "run a model on arrays: a stand-alone file (no TensorFlow needed), a SavedModel, or a GraphDef",
         run.add_arguments,
@@ -59,8 +75,20 @@ VERBS: dict[str, Verb] = {
         replay.run,
         "examples:\n  disc-tf optimize graph.pb -o out.pb --capture faults\n  disc-tf replay faults/disc_cluster_0.replay --values",
     ),
-    "doctor": Verb("check this environment", doctor.add_arguments, doctor.run),
-    "serving": Verb("prepare models for TensorFlow Serving", serving.add_arguments, serving.run),
+    "doctor": Verb("check this environment", doctor.add_arguments, doctor.run, "examples:\n  disc-tf doctor\n  disc-tf doctor --json"),
+    "completion": Verb(
+        "print a completion script for a shell",
+        completion.add_arguments,
+        completion.run,
+        "examples:\n  eval \"$(disc-tf completion bash)\"\n"
+        "  disc-tf completion zsh > ~/.zfunc/_disc-tf\n  disc-tf completion fish > ~/.config/fish/completions/disc-tf.fish",
+    ),
+    "serving": Verb(
+        "prepare models for TensorFlow Serving",
+        serving.add_arguments,
+        serving.run,
+        "examples:\n  disc-tf serving prepare /models/bert --to /optimized/bert\n  disc-tf serving prepare --help",
+    ),
     "serve": Verb(
         "serve SavedModels over TensorFlow Serving's gRPC and REST protocols",
         serve.add_arguments,
@@ -91,14 +119,48 @@ def build_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         verb.add_arguments(p)
+        if name in config.VERBS:
+            config.add_arguments(p)
     return parser
+
+
+def _given(verb: str, argv: Sequence[str]) -> set[str]:
+    """The names of the flags that stand on the command line, whatever their values."""
+    parser = build_parser()
+    sub = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))[verb]
+    config.without_positionals(sub)
+    for action in sub._actions:
+        action.default = argparse.SUPPRESS
+    return set(vars(parser.parse_known_args(argv)[0]))
+
+
+def _configured(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], bool]:
+    """The arguments with a configuration file's, those that are not known, and whether the configuration was only asked for."""
+    verbs = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    verb = next((a for a in argv if a in verbs), "")
+    if verb not in config.VERBS:
+        return *parser.parse_known_args(argv), False
+    sub = verbs[verb]
+    asked = "--print-config" in argv
+    if asked:
+        config.without_positionals(sub)
+    args, unknown = parser.parse_known_args(argv)
+    if not unknown and args.config:
+        config.apply(sub, args, args.config, _given(verb, argv))
+    if asked and not unknown:
+        print(config.to_toml(sub, args, verb), end="")
+    return args, unknown, asked
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines are not ours to show
     parser = build_parser()
-    args, unknown = parser.parse_known_args(argv)
+    try:
+        args, unknown, done = _configured(parser, list(sys.argv[1:] if argv is None else argv))
+    except CommandError as e:
+        print(f"disc-tf: {e}", file=sys.stderr)
+        return e.code
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.version:
@@ -109,6 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.verb is None:
         parser.print_help()
         return 2
+    if done:
+        return 0
     try:
         return VERBS[args.verb].run(args)
     except CommandError as e:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from typing import Any
 
 from disc_tf.commands.common import (
     BAD_INPUT,
@@ -21,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="an optimised GraphDef, or the directory of an optimised SavedModel")
     parser.add_argument("-o", "--output", required=True, help="where the original goes")
     parser.add_argument("--overwrite", action="store_true", help="SavedModels: replace an existing OUTPUT directory, in one step")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     write_atomically(args.output, graph_bytes(original, args.output))
-    print(f"wrote {args.output}: {len(original.node)} nodes")
+    _say(args, {"output": args.output, "nodes": len(original.node)}, f"{len(original.node)} nodes")
     return OK
 
 
@@ -51,5 +54,9 @@ def _run_model(args: argparse.Namespace) -> int:
     except (GraphError, PublishError) as e:
         raise CommandError(str(e), BAD_INPUT) from e
     how = "the original's bytes" if restored.exact else f"{restored.launches} launches replaced by what they were made from"
-    print(f"wrote {args.output}: {how}")
+    _say(args, {"output": args.output, "exact": restored.exact, "launches": restored.launches}, how)
     return OK
+
+
+def _say(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
+    print(json.dumps(data) if args.json else f"wrote {args.output}: {text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,9 @@ from disc_tf.testing.value_ranges import Learned, learn
 class InputSpec:
     """One graph input. dims: an int or a name (equal names are equal extents). low/high bound integer values.
 
-    kind: ``auto``, ``mask`` (ones, then zeros along the last axis), ``sorted`` (along the first axis) or ``whole`` (floats that are whole
-    numbers in the bounds). choices: the integers to choose from. strings: how values of dtype object (bytes) are made.
+    kind: ``auto``, ``uniform`` (floats from 0 to 1), ``mask`` (ones, then zeros along the last axis), ``sorted`` (along the first axis) or
+    ``whole`` (floats that are whole numbers in the bounds). choices: the integers to choose from. strings: how values of dtype object
+    (bytes) are made. scale: the standard deviation of other floats.
     """
 
     name: str
@@ -33,6 +35,7 @@ class InputSpec:
     kind: str = "auto"
     choices: tuple[int, ...] = ()
     strings: Strings | None = None
+    scale: float = 1.0
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
@@ -55,11 +58,28 @@ class InputSpec:
             if self.kind == "sorted" and values.ndim:
                 values.sort(axis=0)
             return values.astype(self.dtype)
-        return rng.standard_normal(shape).astype(np.float32).astype(self.dtype)
+        if self.kind == "uniform":
+            return rng.random(shape, np.float32).astype(self.dtype)
+        return (rng.standard_normal(shape).astype(np.float32) * np.float32(self.scale)).astype(self.dtype)
 
     def _high(self) -> int:
         """The bound as far as the dtype holds it."""
         return min(self.high, int(np.iinfo(self.dtype).max) + 1) if self.dtype.kind in "iu" else self.high
+
+
+#: how a description says that values are made; ``int``, ``hist`` and ``seqlen`` are integers in [``lo``, ``hi``), see `InputSpec`
+GEN_KINDS = ("auto", "int", "hist", "seqlen", "normal", "uniform", "mask", "sorted", "whole")
+
+
+def _check_gen(name: str, gen: Mapping[str, Any]) -> None:
+    """``ValueError`` for a key or a kind that is not known: a typing error would give other values in silence."""
+    for key in gen.keys() - {"kind", "lo", "hi", "scale"}:
+        raise ValueError(f"input {name}: gen has no {key!r}; it takes kind, lo, hi, scale")
+    kind = gen.get("kind", "auto")
+    if kind not in GEN_KINDS:
+        close = difflib.get_close_matches(str(kind), GEN_KINDS, 1)
+        hint = f"did you mean {close[0]!r}" if close else f"known: {', '.join(GEN_KINDS)}"
+        raise ValueError(f"input {name}: unknown gen kind {kind!r}; {hint}")
 
 
 def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[dict[str, int]]]:
@@ -68,6 +88,7 @@ def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[
     specs = []
     for entry in meta["inputs"]:
         gen = entry.get("gen", {})
+        _check_gen(entry["name"], gen)
         specs.append(
             InputSpec(
                 entry["name"],
@@ -76,6 +97,7 @@ def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[
                 int(gen.get("lo", 0)),
                 int(gen.get("hi", 2)),
                 gen.get("kind", "auto"),
+                scale=float(gen.get("scale", 1.0)),
             )
         )
     return specs, list(meta["outputs"]), [p["dims"] for p in meta["points"]]
