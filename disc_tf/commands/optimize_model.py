@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from disc_tf.commands.common import BAD_INPUT, NOTHING_COMPILED, OK, USAGE, VERIFY_FAILED, CommandError, check_output, write_atomically
+from disc_tf.commands.common import BAD_INPUT, NOTHING_COMPILED, OK, USAGE, VERIFY_FAILED, CommandError, check_output
+from disc_tf.commands.reports import write_report
 from disc_tf.frontend.saved_model import SavedModelError, is_saved_model
 from disc_tf.options import Options
 from disc_tf.publish import PublishError
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     if result.path is not None:
         say(f"wrote {result.path}")
     if args.report:
-        write_atomically(args.report, report.to_json().encode())
+        write_report(args.report, report, args.input)
     if args.json:
         print(report.to_json())
     elif not args.quiet:
@@ -81,10 +82,14 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     from disc_tf.saved_model import optimize_saved_model
 
     _check(args.input)
+    if args.report:
+        check_output(args.report)
     try:
         report = optimize_saved_model(args.input, None, options, dry_run=True).report
     except SavedModelError as e:
         raise CommandError(str(e), BAD_INPUT) from e
+    if args.report:
+        write_report(args.report, report, args.input)
     print(report.to_json() if args.json else report.to_text())
     return OK
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from disc_tf.commands.common import write_atomically
 from disc_tf.report import Report, ShapeResult
+from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.testing.inputs import InputSpec, sample_sizes
 
 REPORT_HELP = "write the report: a page for browsers if F ends in .html, else JSON"
@@ -35,12 +36,16 @@ def versions() -> dict[str, str]:
     return out
 
 
-def write_report(path: str, report: Report, source: str) -> None:
+def write_report(path: str, report: Report | SavedModelReport, source: str) -> None:
     """``report`` to ``path``. ``source``: what was read, for the page's title."""
     if is_html(path):
-        from disc_tf.report_html import report_page
+        from disc_tf.report_html import report_page, saved_model_page
 
-        text = report_page(report, source=Path(source).name or source, versions=versions())
+        name = Path(source).name or source
+        if isinstance(report, Report):
+            text = report_page(report, source=name, versions=versions())
+        else:
+            text = saved_model_page(report, source=name, versions=versions())
     else:
         text = report.to_json()
     write_atomically(path, text.encode())

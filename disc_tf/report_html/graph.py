@@ -14,8 +14,11 @@ ROW = 7
 MOST = 600
 
 
-def draw(drawing: Drawing, status: Mapping[str, str], *, links: bool = True, stand_alone: bool = False) -> Markup:
-    """An SVG element. ``status``: cluster -> compiled, planned, failed or put_back. links: boxes lead to their anchors in the report."""
+def draw(
+    drawing: Drawing, status: Mapping[str, str], *, links: bool = True, prefix: str = "", stand_alone: bool = False
+) -> Markup:
+    """An SVG element. ``status``: cluster -> compiled, planned, failed or put_back. links: boxes lead to
+    their anchors in the report, which begin with ``prefix``."""
     boxes = drawing.boxes[:MOST]
     rows = _rows(boxes, drawing.edges)
     width = max((len(r) for r in rows), default=1) * (WIDTH + GAP) + GAP
@@ -26,7 +29,7 @@ def draw(drawing: Drawing, status: Mapping[str, str], *, links: bool = True, sta
         for x, box in enumerate(row):
             place[box.id] = (left + x * (WIDTH + GAP), GAP + y * (HEIGHT + BETWEEN))
     shapes = [_edge(place[a], place[b], count) for a, b, count in drawing.edges if a in place and b in place]
-    shapes += [_box(box, place[box.id], status, links) for box in boxes]
+    shapes += [_box(box, place[box.id], status, f"#{prefix}box-{box.id}" if links else "") for box in boxes]
     attributes = {"xmlns": "http://www.w3.org/2000/svg"} if stand_alone else {"role": "img", "aria-label": "the clusters on the graph"}
     style = tag("style", asset("graph.css")) if stand_alone else None
     return tag(
@@ -61,7 +64,7 @@ def _rows(boxes: Sequence[Box], edges: Sequence[Sequence[int]]) -> list[list[Box
     return rows
 
 
-def _box(box: Box, at: tuple[float, float], status: Mapping[str, str], links: bool) -> Markup:
+def _box(box: Box, at: tuple[float, float], status: Mapping[str, str], link: str) -> Markup:
     x, y = at
     state = status.get(box.name, "planned") if box.kind == "cluster" else box.kind
     ops = ", ".join(box.ops)
@@ -74,7 +77,7 @@ def _box(box: Box, at: tuple[float, float], status: Mapping[str, str], links: bo
         tag("text", short_end(f"{count}: {ops}" if box.nodes != 1 else ops, 30), x=number(x + 8), y=number(y + 35), class_="small"),
     ]
     group = tag("g", content, class_=f"box {state}{' output' if box.output else ''}")
-    return tag("a", group, href=f"#box-{box.id}") if links else group
+    return tag("a", group, href=link) if link else group
 
 
 def short_end(text: str, length: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from disc_tf.report import Report, ShapeResult
 from disc_tf.report_html import plots, sections
 from disc_tf.report_html.markup import Markup, asset, join, table, tag
+from disc_tf.saved_model_report import SavedModelReport
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -50,6 +51,42 @@ def report_page(report: Report, *, source: str = "", versions: Mapping[str, str]
         sections.shapes(report.verification),
         sections.options(report, {"disc_tf": report.compiler_version, **(versions or {})}),
     ]
+    return page(f"disc-tf: {source or 'report'}", intro, parts, json.loads(report.to_json()))
+
+
+def saved_model_page(report: SavedModelReport, *, source: str = "", versions: Mapping[str, str] | None = None) -> str:
+    """The page of a SavedModel: what a report has, for each function."""
+    line = f"disc_tf {report.compiler_version}, a SavedModel with signatures {', '.join(report.signatures) or '(none)'}"
+    whole = Report(
+        verified=report.verified, compute_nodes=report.compute_nodes, compiled_nodes=report.compiled_nodes,
+        clusters=list(report.clusters.values()), verification=[s for found in report.verification.values() for s in found],
+        warnings=report.warnings, compiler_version=report.compiler_version, options=report.options, times_ms=report.times_ms,
+    )  # fmt: skip
+    intro = join([tag("p", line, class_="quiet"), sections.summary(whole)])
+    anchors = {f.name: f"function-{i}" for i, f in enumerate(report.functions) if f.report is not None}
+    rows = []
+    for f in report.functions:
+        name = tag("a", f.name, href=f"#{anchors[f.name]}") if f.name in anchors else tag("span", f.name, class_="name")
+        share = 100 * f.report.coverage if f.report is not None else None
+        rows.append([name, f.status.replace("_", " "), share, ", ".join(f.called_by), f.reason])
+    rows += [[tag("span", name, class_="name"), "left as it is", None, "", why] for name, why in report.skipped.items()]
+    overview = table(["function", "status", "% of ops compiled", "called by", ""], rows)
+    parts: list[sections.Section | None] = [("functions", "Functions", overview)]
+    searched = False
+    for f in report.functions:
+        if f.report is None:
+            continue
+        prefix = f"{anchors[f.name]}-"
+        found = [sections.graph(f.report, prefix), sections.clusters(f.report, prefix)]
+        found.append(sections.left_out(f.report, prefix, search=not searched))
+        searched = searched or bool(f.report.left_out)
+        content = [(tag("h3", title, id=anchor), inner) for anchor, title, inner in filter(None, found)]
+        parts.append((anchors[f.name], f"Function {f.name}", join([sections.summary(f.report), *content])))
+    for i, (signature, results) in enumerate(report.verification.items()):
+        section = sections.shapes(results)
+        if section is not None:
+            parts.append((f"shapes-{i}", f"Signature {signature} by shape", section[2]))
+    parts.append(sections.options(whole, {"disc_tf": report.compiler_version, **(versions or {})}))
     return page(f"disc-tf: {source or 'report'}", intro, parts, json.loads(report.to_json()))
 
 

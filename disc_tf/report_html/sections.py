@@ -37,7 +37,7 @@ def summary(report: Report) -> Markup:
     return join([tag("div", blocks, class_="tiles"), (tag("p", w, class_="warn") for w in report.warnings)])
 
 
-def graph(report: Report) -> Section | None:
+def graph(report: Report, prefix: str = "") -> Section | None:
     if report.drawing is None or not report.drawing.boxes:
         return None
     status = {c.name: c.status for c in report.clusters}
@@ -51,28 +51,29 @@ def graph(report: Report) -> Section | None:
         ops = ", ".join(f"{n} {op}" for op, n in box.ops.items())
         head = [tag("code", box.name), f": {box.nodes} ops ({ops})"]
         if box.kind == "cluster" and box.name in anchors:
-            body: Any = tag("p", tag("a", "to its kernels", href=f"#cluster-{anchors[box.name]}"))
+            body: Any = tag("p", tag("a", "to its kernels", href=f"#{prefix}cluster-{anchors[box.name]}"))
         else:
             body = _names(box.names, box.nodes)
-        details.append(tag("details", tag("summary", head), body, id=f"box-{box.id}"))
+        details.append(tag("details", tag("summary", head), body, id=f"{prefix}box-{box.id}"))
     listing = tag("details", tag("summary", f"{len(details)} boxes as a list"), details)
-    return "graph", "The graph", join([key, note, tag("div", draw(report.drawing, status), class_="canvas"), listing])
+    canvas = tag("div", draw(report.drawing, status, prefix=prefix), class_="canvas")
+    return f"{prefix}graph", "The graph", join([key, note, canvas, listing])
 
 
-def clusters(report: Report) -> Section:
+def clusters(report: Report, prefix: str = "") -> Section:
     profiles = {p.cluster: p for p in report.profile}
     rows = []
     for i, c in enumerate(report.clusters):
         kinds = ", ".join(f"{n} {k}" for k, n in Counter(k.kind for k in c.kernels).most_common())
         run = profiles[c.name].run_us / 1e3 if c.name in profiles and not profiles[c.name].message else None
-        name = tag("a", c.name, href=f"#cluster-{i}")
+        name = tag("a", c.name, href=f"#{prefix}cluster-{i}")
         rows.append([name, c.status.replace("_", " "), c.nodes, c.compute_nodes, len(c.kernels), kinds, bytes_text(c.artifact_bytes), run])
     head = ["cluster", "status", "nodes", "ops", "kernels", "of kinds", "code", "ms a run"]
     parts = [table(head, rows)] if rows else [tag("p", "There are no clusters.")]
-    parts += [_cluster(i, c, profiles.get(c.name)) for i, c in enumerate(report.clusters)]
+    parts += [_cluster(f"{prefix}cluster-{i}", c, profiles.get(c.name)) for i, c in enumerate(report.clusters)]
     if report.machine:
         parts.insert(0, _machine(report.machine))
-    return "clusters", "Clusters and kernels", join(parts)
+    return f"{prefix}clusters", "Clusters and kernels", join(parts)
 
 
 def _machine(machine: Mapping[str, Any]) -> Markup:
@@ -85,8 +86,8 @@ def _machine(machine: Mapping[str, Any]) -> Markup:
     return tag("p", said, class_="quiet")
 
 
-def _cluster(i: int, c: ClusterReport, profile: ClusterProfile | None) -> Markup:
-    parts: list[Markup] = [tag("h3", c.name, id=f"cluster-{i}")]
+def _cluster(anchor: str, c: ClusterReport, profile: ClusterProfile | None) -> Markup:
+    parts: list[Markup] = [tag("h3", c.name, id=anchor)]
     if c.reason:
         parts.append(tag("p", f"{c.status.replace('_', ' ')}: {c.reason}", class_="warn"))
     if c.arena and c.status == "compiled":
@@ -144,20 +145,23 @@ def _memory(c: ClusterReport, profile: ClusterProfile | None) -> Markup:
     return tag("details", tag("summary", f"memory: {len(rows)} buffers in {len(c.memory.slots)} slots"), content)
 
 
-def left_out(report: Report) -> Section:
+def left_out(report: Report, prefix: str = "", *, search: bool = True) -> Section:
+    """search: with the field that searches all lists of the page."""
     if not report.left_out:
-        return "left-out", "Left in TensorFlow", tag("p", "Nothing.")
+        return f"{prefix}left-out", "Left in TensorFlow", tag("p", "Nothing.")
     groups: dict[tuple[str, str], list[LeftOut]] = defaultdict(list)
     for x in report.left_out:
         groups[x.code, x.reason].append(x)
-    parts = [tag("input", type="search", id="search", placeholder="search nodes, ops and reasons"), " ", tag("span", "", id="found")]
+    parts: list[Any] = []
+    if search:
+        parts = [tag("input", type="search", id="search", placeholder="search nodes, ops and reasons"), " ", tag("span", "", id="found")]
     for (code, reason), nodes in sorted(groups.items(), key=lambda item: -len(item[1])):
         items = [tag("li", n.node, f" ({n.op})" if n.op else "") for n in nodes[:_NAMES]]
         if len(nodes) > _NAMES:
             items.append(tag("li", f"and {len(nodes) - _NAMES} more"))
         head = [tag("b", f"{len(nodes)} "), tag("code", code), f": {reason}"]
         parts.append(tag("details", tag("summary", head), tag("ul", items, class_="nodes"), data_group=f"{code} {reason}"))
-    return "left-out", f"Left in TensorFlow: {len(report.left_out)} nodes", join(parts)
+    return f"{prefix}left-out", f"Left in TensorFlow: {len(report.left_out)} nodes", join(parts)
 
 
 def shapes(results: Sequence[ShapeResult]) -> Section | None:

@@ -14,6 +14,7 @@ from disc_tf.report import (
     Report,
     ShapeResult,
 )
+from disc_tf.saved_model_report import FunctionReport, SavedModelReport
 
 #: names that a graph may have and that a page must show as they are
 HOSTILE = [
@@ -66,3 +67,17 @@ def report_of(names: list[str]) -> Report:
         profile=[ClusterProfile(first, {first: [7]}, 2, 20.0, 1.0, times, [4, 12, 8], 12)],
         machine={"isa": "x86-64-v3", "threads": 2, "gflops": 100.0, "bandwidth": [[65536, 80.0], [1 << 28, 8.0]]},
     )  # fmt: skip
+
+
+def saved_model_of(names: list[str]) -> SavedModelReport:
+    """Two functions with reports, one without."""
+    functions = [
+        FunctionReport(names[0], "compiled", names, report=report_of(names)),
+        FunctionReport(names[1 % len(names)], "compiled", names[:1], names[2 % len(names)], report=report_of(names)),
+        FunctionReport(names[3 % len(names)], "left", names[:1], names[2 % len(names)]),
+    ]
+    shapes = {names[0]: [ShapeResult({names[0]: [1]}, True, "", {"y": 0.0}, {"y": 0.0}, 3.0, 1.0)], "empty": []}
+    skipped = {names[4 % len(names)]: names[0]}
+    return SavedModelReport(
+        "1.0", "d", ["serve"], names, functions, skipped, names, {"deny": names}, {"read": 1.0}, verification=shapes, verified=True
+    )

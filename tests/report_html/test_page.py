@@ -10,10 +10,11 @@ import html5lib
 import pytest
 
 from disc_tf.report import Report, ShapeResult
-from disc_tf.report_html import bench_page, report_page, verify_page
+from disc_tf.report_html import bench_page, report_page, saved_model_page, verify_page
 from disc_tf.report_html.markup import Markup, join, short, table, tag
+from disc_tf.saved_model_report import SavedModelReport
 from tests.report_html import browser
-from tests.report_html.pages import HOSTILE, report_of
+from tests.report_html.pages import HOSTILE, report_of, saved_model_of
 
 BENCH = {
     "geometric_mean": 2.0,
@@ -28,6 +29,8 @@ BENCH = {
 PAGES = {
     "report": lambda: report_page(report_of(["x", "y", "z", "u", "v"]), source="model.pb"),
     "hostile": lambda: report_page(report_of(HOSTILE), source=HOSTILE[0], versions={HOSTILE[1]: HOSTILE[2]}),
+    "saved model": lambda: saved_model_page(saved_model_of(HOSTILE), source=HOSTILE[0]),
+    "empty saved model": lambda: saved_model_page(SavedModelReport()),
     "empty": lambda: report_page(Report()),
     "verify": lambda: verify_page([ShapeResult({HOSTILE[0]: [1]}, False, HOSTILE[1])], False, original=HOSTILE[2], optimized=HOSTILE[3]),
     "bench": lambda: bench_page(BENCH, original=HOSTILE[0], optimized=HOSTILE[1]),
