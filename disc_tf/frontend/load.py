@@ -10,6 +10,7 @@ from typing import Any
 from disc_tf.frontend.functions import inline_calls
 from disc_tf.frontend.graph import Graph, TensorRef, resolve_outputs
 from disc_tf.frontend.legacy import Functional, functionalize
+from disc_tf.frontend.reads import hoist_reads
 from disc_tf.frontend.resource_gather import read_first
 
 
@@ -59,9 +60,10 @@ def load(
 def expand(
     given: Graph, roots: Sequence[str], keep_legacy: Collection[str] | None, verify: bool = False, read_tables: bool = False
 ) -> tuple[Graph, dict[str, str], Functional]:
-    """The graph that is compiled: calls inlined, control flow functional (None: legacy control flow stays); calls that were kept."""
+    """The graph that is compiled: calls inlined, variables read before loops, control flow functional (None: legacy control flow
+    stays); calls that were kept."""
     inlined = inline_calls(given.graph_def, roots)
-    graph_def = read_first(inlined.graph_def) if read_tables else inlined.graph_def
+    graph_def = hoist_reads(read_first(inlined.graph_def) if read_tables else inlined.graph_def)
     graph = given if graph_def is given.graph_def else Graph(graph_def)
     if keep_legacy is None:
         return graph, inlined.kept, Functional(graph.graph_def)

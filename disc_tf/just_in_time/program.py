@@ -87,9 +87,11 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 def build(program: Program, optimized: Any) -> Any:
     """A ConcreteFunction of the call's tensors that runs ``optimized`` (a GraphDef) with the captures of the trace.
 
-    Variables are the same objects, watched by gradient tapes; the results have the structure of the trace's.
+    Variables are the same objects, watched by gradient tapes; the results have the structure of the trace's. Functions of ``optimized``
+    must be named after their content (`canonical`): the process keeps them.
     """
     import tensorflow as tf
+    from tensorflow.python.eager import context
     from tensorflow.python.ops.resource_variable_ops import variable_accessed
 
     import disc_tf.ops  # registers the op and its gradient
@@ -107,6 +109,10 @@ def build(program: Program, optimized: Any) -> Any:
     body.node.extend(keep)
     library = tf.compat.v1.GraphDef.FromString(body.SerializeToString())
     structure = concrete.structured_outputs
+    runtime: Any = context.context()
+    for function in library.library.function:  # an import tells only the graph of them, and bodies of branches are looked up here
+        if not runtime.has_function(function.signature.name):
+            runtime.add_function_def(function)
 
     def compiled(*tensors: Any) -> Any:
         graph: Any = tf.compat.v1.get_default_graph()

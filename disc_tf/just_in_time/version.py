@@ -115,8 +115,9 @@ class Version:
         from disc_tf.frontend.tfproto import graph_from_bytes
 
         optimized = graph_from_bytes(result.graph)
-        restore_gradients(optimized, content.gradients)
         self._custom_gradient = program.custom_gradient
+        if not self._custom_gradient:  # else no gradient is taken of it
+            restore_gradients(optimized, content.gradients)
         self.compiled = build(program, optimized)
         failed = [f"{c.name}: {c.reason}" for c in result.report.clusters if c.status == "failed"]
         return f"in part, {'; '.join(failed[:3])}" if failed else ""

@@ -153,6 +153,55 @@ def test_what_cannot_be_compiled_says_why_and_strings_stay_beside_what_is():
     assert answered(g)["compiled"] == 1
 
 
+def test_branches_and_loops_that_stay_in_tensorflow_are_found():
+    w = tf.Variable(2.0)
+
+    @jit
+    def f(x, name):
+        y = tf.nn.softmax(x) * 2.0 + 1.0
+        if tf.reduce_sum(x) > 0:
+            word, z = tf.strings.upper(name), tf.exp(y) * w
+        else:
+            word, z = tf.strings.join([name, "?"]), y
+        for _ in tf.range(2):
+            word = tf.strings.join([word, "!"])
+        return word, z
+
+    for sign, word in ((1.0, b"A!!"), (-1.0, b"a?!!")):
+        x = tf.constant([[0.5, 1.0]]) * sign
+        found = []
+        for fn in (f, f.__wrapped__):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                text, z = fn(x, tf.constant("a"))
+            assert text.numpy() == word
+            found.append((z, tape.gradient(z, x)))
+        same(*found)
+    assert answered(f) == {"compiled": 2, "tensorflow": 0}
+
+
+def test_recurrent_layers_are_compiled_with_their_loops():
+    w = tf.Variable(tf.random.stateless_normal([4, 4], [1, 2]))
+
+    @jit
+    def recurrent(x):
+        steps = tf.transpose(x, [1, 0, 2])
+        h = tf.zeros_like(steps[0])
+        for i in tf.range(tf.shape(steps)[0]):
+            h = tf.tanh(h @ w + steps[i])
+        return h
+
+    for rows, length in ((2, 3), (1, 7), (3, 1)):
+        x = tf.random.normal([rows, length, 4])
+        want = np.zeros([rows, 4], np.float32)
+        for i in range(length):
+            want = np.tanh(want @ w.numpy() + x[:, i].numpy())
+        same(recurrent(x), tf.constant(want), 1e-4)
+        w.assign_add(tf.ones_like(w) * 0.1)
+    report = recurrent.report()[0].report
+    assert len(report.compiled_clusters) == 1 and not [x for x in report.left_out if x.op == "While"]
+
+
 def test_errors_are_of_tensorflows_class():
     f = jit(lambda table, ids: tf.gather(table, ids) * 2.0 + 1.0)
     table = tf.ones([4, 3])

@@ -1,0 +1,156 @@
+"""Reads of variables leave loops and branches; what does more than read stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from disc_tf.frontend.load import load
+from disc_tf.frontend.reads import hoist_reads
+from disc_tf.frontend.rewrite import put_back, restore
+from disc_tf.frontend.tfproto import serialized
+from disc_tf.just_in_time.canonical import canonical
+from disc_tf.just_in_time.program import Program, build, export
+from disc_tf.optimizer import optimize_graph_def
+
+A, B = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([0.5, -0.5])
+STATE = tf.Variable(0.0)
+
+
+def in_loop(x):
+    for _ in tf.range(3):
+        x = tf.tanh(x @ A) + B
+    return x
+
+
+def in_condition(x):
+    while tf.reduce_sum(x) < tf.reduce_sum(A) and tf.shape(x)[0] > 0:
+        x = x + tf.abs(B) + 0.25
+    return x
+
+
+def nested(x):
+    for _ in tf.range(2):
+        for _ in tf.range(2):
+            x = tf.tanh(x @ A)
+        x = x + B
+    return x
+
+
+@tf.function(reduce_retracing=True)
+def helper(x):
+    return tf.tanh(x @ A)
+
+
+def through_calls(x):
+    for _ in tf.range(2):
+        x = helper(x) + B
+    return helper(x)
+
+
+def in_branches(x):
+    if tf.reduce_sum(x) > 0:
+        y = x @ A
+    else:
+        y = x + B
+    return y * 2.0
+
+
+def branch_in_loop(x):
+    for i in tf.range(4):
+        if i % 2 == 0:
+            x = x @ A
+        else:
+            x = x - B
+    return x
+
+
+def after_assignment(x):
+    STATE.assign_add(1.0)
+    for _ in tf.range(2):
+        x = x * STATE + B
+    STATE.assign_add(1.0)
+    return x + STATE
+
+
+def in_switch(x):
+    return tf.switch_case(tf.cast(tf.reduce_sum(x) > 0, tf.int32), [lambda: x + B, lambda: x @ A, lambda: x * 2.0]) + 1.0
+
+
+def assigned_in_loop(x):
+    for _ in tf.range(3):
+        STATE.assign_add(1.0)
+        x = x * STATE + B
+    return x
+
+
+def traced(fn: Any) -> Program:
+    program = export(tf.function(fn).get_concrete_function(tf.TensorSpec([None, 2], tf.float32)), 1)
+    canonical(program.graph_def)
+    return program
+
+
+def resources_of(graph_def: Any) -> list[str]:
+    """Loops and branches that still take a handle."""
+    nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
+    kinds = ("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
+    # a key that is only asked for would be made
+    return [n.name for n in nodes if n.op in kinds and any(20 in n.attr[key].list.type for key in ("T", "Tin") if key in n.attr)]
+
+
+READ = [in_loop, in_condition, nested, through_calls, in_branches, branch_in_loop, after_assignment, in_switch]
+
+
+@pytest.mark.parametrize("fn", READ, ids=lambda f: f.__name__)
+def test_reads_leave_and_nothing_else_changes(fn):
+    program = traced(fn)
+    before = serialized(program.graph_def)
+    graph = load(program.graph_def, program.fetches).graph.graph_def
+    live = {n.name for n in graph.node}
+    assert not [n for n in resources_of(graph) if n in live]
+    assert serialized(program.graph_def) == before
+    hoisted = build(program, graph)
+    results = []
+    for call in (hoisted, program.concrete):
+        answers = []
+        for x in ([[1.0, 2.0]], [[-3.0, 0.5], [0.0, 1.0]], np.zeros([0, 2])):
+            STATE.assign(3.0)
+            answers += [call(tf.constant(x, tf.float32)), STATE.numpy()]
+        if fn in (in_loop, in_branches):
+            x = tf.constant([[-3.0, 0.5]])
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = call(x)
+            answers += tape.gradient(y, [x, A, B])
+        results.append(answers)
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_what_does_more_than_read_stays():
+    program = traced(assigned_in_loop)
+    assert resources_of(program.graph_def)
+    assert hoist_reads(program.graph_def) is program.graph_def
+    plain = traced(lambda x: x @ A + B).graph_def
+    assert hoist_reads(plain) is plain
+
+
+@pytest.mark.parametrize("fn", [in_loop, after_assignment, branch_in_loop], ids=lambda f: f.__name__)
+def test_the_original_comes_back_and_clusters_can_be_put_back(fn):
+    program = traced(fn)
+    done = optimize_graph_def(program.graph_def, program.fetches, targets=("native",), min_cluster_size=1)
+    assert done.report.compiled_clusters, done.report.to_text()
+    assert any(n.op == "ReadVariableOp" for n in done.graph_def.node)
+    assert serialized(restore(done.graph_def)) == serialized(program.graph_def)
+    without = put_back(done.graph_def, [c.name for c in done.report.compiled_clusters])
+    assert not any(n.op == "DiscLaunch" for n in without.node)
+    x = tf.constant([[1.0, 2.0], [0.5, -1.0]])
+    answers = []
+    for graph in (done.graph_def, without, program.graph_def):
+        STATE.assign(3.0)
+        answers.append(build(program, graph)(x))
+    np.testing.assert_allclose(answers[0], answers[2], rtol=1e-5)
+    np.testing.assert_allclose(answers[1], answers[2], rtol=1e-6)
