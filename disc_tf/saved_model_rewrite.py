@@ -120,9 +120,13 @@ class _Functions:
         if result.report.compiled_clusters:
             self.done[name] = (body, result)
         inside = {n for c in result.report.clusters if c.status in ("compiled", "planned") for n in c.node_names}
-        nodes = result.graph_def.node if name in self.done else [n for n in body.graph_def.node if n.name not in inside]
+        nodes = result.graph_def.node if name in self.done else [n for n in body.graph_def.node if self._stays(n, inside)]
         called = [g for n in nodes if n.op != LAUNCH_OP for g in mentioned_functions(n)]
         return [g for g in dict.fromkeys(called) if g in self.library.functions]
+
+    def _stays(self, node: Any, inside: set[str]) -> bool:
+        """Whether a node of a body is left as it is: neither in a cluster nor a call that is inlined."""
+        return node.name not in inside and (self.library.called(node) is None or self.library.why_not(node, frozenset()) is not None)
 
     def _pass_variables(self, f: Any, node: Any, callee: str) -> None:
         """Handles that a function passes on to the one that it calls."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.graph import parse_tensor, tensor_name
-from disc_tf.frontend.opdefs import CALL_OPS, READS, op_info
+from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, READS, op_info
 
 #: no more nodes than this are made by inlining (a chain of functions can double 60 times)
 MAX_INLINED = 1 << 18
@@ -271,6 +271,7 @@ class _Inliner:
         self.effects: dict[str, list[str]] = {}
         self.made = 0
         self.names = {n.name for n in graph_def.node}
+        self.legacy = any(n.op in CONTROL_FLOW for n in graph_def.node)
 
     def body(self, name: str) -> Body | str:
         """The body or why it cannot be inlined."""
@@ -322,6 +323,8 @@ class _Inliner:
             return data[port] if name is None else tensor_name((prefix + name, port))
 
         made = []
+        # where no frame or switch needs the edge, words of error messages wait for nothing: a cluster would be cut there
+        free = set() if self.legacy else _messages(body)
         for n, inputs, controls in zip(body.nodes, body.inputs, body.controls, strict=True):
             new = type(n)()
             new.CopyFrom(n)
@@ -334,7 +337,7 @@ class _Inliner:
                     after.append("^" + parse_tensor(data[c])[0])
                 else:
                     after.append(f"^{prefix}{c}")
-            if all(name is None for name, _ in inputs) and not any(isinstance(c, str) for c in controls):
+            if all(name is None for name, _ in inputs) and not any(isinstance(c, str) for c in controls) and n.name not in free:
                 after.extend(before)
             new.input.extend(dict.fromkeys(after))
             if not new.device:
@@ -409,6 +412,20 @@ class _Inliner:
         if not targets or not after:
             after.extend(stub.before)
         node.input.extend(dict.fromkeys(after))
+
+
+def _messages(body: Body) -> set[str]:
+    """Constants that nothing but Assert nodes print."""
+    printed: set[str] = set()
+    read: set[str | None] = {name for name, _ in body.returns} | {*body.control_returns}
+    for n, inputs, controls in zip(body.nodes, body.inputs, body.controls, strict=True):
+        names = [name for name, _ in inputs]
+        if n.op == "Assert":
+            printed.update(name for name in names[1:] if name is not None)
+            names = names[:1]
+        read.update(names)
+        read.update(c for c in controls if isinstance(c, str))
+    return {n.name for n in body.nodes if n.op == "Const" and n.name in printed and n.name not in read}
 
 
 @dataclasses.dataclass

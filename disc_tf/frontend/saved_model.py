@@ -54,9 +54,7 @@ def read_saved_model(path: str | Path) -> Any:
         if (directory / FILE).is_file():
             message = parse("SavedModel", (directory / FILE).read_bytes())
         elif (directory / TEXT_FILE).is_file():
-            from google.protobuf import text_format
-
-            message = text_format.Parse((directory / TEXT_FILE).read_text(), message_class("SavedModel")())
+            message = _from_text((directory / TEXT_FILE).read_text())
         elif (directory / "saved_model.cpb").exists():
             raise SavedModelError(
                 f"{directory}: the model is split into chunks (saved_model.cpb), which is not supported; save it again without"
@@ -73,6 +71,15 @@ def read_saved_model(path: str | Path) -> Any:
     if not message.meta_graphs:
         raise SavedModelError(f"{directory}: the SavedModel holds no graph")
     return message
+
+
+def _from_text(text: str) -> Any:
+    from google.protobuf import text_format
+
+    try:
+        return text_format.Parse(text, message_class("SavedModel")())
+    except text_format.ParseError as e:
+        raise ValueError(str(e)) from e
 
 
 def write_saved_model(path: str | Path, message: Any) -> None:

@@ -64,6 +64,25 @@ def test_control_inputs_precede_the_body():
     assert graph["call/split"].controls == []
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+def test_words_of_messages_wait_for_nothing(legacy):
+    """But in a graph with frames, where the edge says which one the constant belongs to."""
+    g = caller(inputs=["x", "^gate"])
+    g.node("gate", "NoOp")
+    if legacy:
+        g.const("p", True, bool)
+        g.node("switch", "Switch", ["x", "p"], T=("type", F32))
+    f = g.proto.library.function[0]
+    body_node(f, "ok", "Const", [], dtype=("type", 10), value=np.array(True))
+    for name in ("words", "more"):
+        body_node(f, name, "Const", [], dtype=("type", STRING), value=np.array(b"hello", object))
+    body_node(f, "check", "Assert", ["ok:output:0", "words:output:0", "more:output:0"], T=("types", [STRING, STRING]))
+    body_node(f, "print", "PrintV2", ["more:output:0"])
+    graph = Graph(inline_calls(g.proto).graph_def)
+    assert graph["call/words"].controls == (["gate"] if legacy else [])
+    assert graph["call/ok"].controls == graph["call/more"].controls == ["gate"]
+
+
 @pytest.mark.parametrize("where", ["call", "function"])
 @pytest.mark.parametrize("name", ["_noinline", "_XlaMustCompile"])
 def test_marked_calls_stay(where, name):
