@@ -59,7 +59,10 @@ class Options:
     strict: bool = _option(False, "fail if anything that should compile does not", flag="--strict")
     verify_passes: bool = _option(False, "run the IR verifier between all passes", flag="--verify-passes")
     time_budget: int = _option(
-        0, "leave a cluster in TensorFlow if compiling it takes longer (0: no limit)", flag="--time-budget", metavar="SECONDS"
+        0,
+        "leave a cluster in TensorFlow if compiling it takes longer; end the proof of the result after as long (0: no limit)",
+        flag="--time-budget",
+        metavar="SECONDS",
     )
     dump_dir: str = _option("", "write every phase as text into this directory", flag="--dump-dir", metavar="DIR")
     use_tf_shapes: bool = _option(

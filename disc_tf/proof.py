@@ -6,13 +6,15 @@ slower, is put back and named in the report.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from disc_tf.frontend.rewrite import put_back
 from disc_tf.frontend.tfproto import serialized
-from disc_tf.report import LeftOut, ShapeResult
+from disc_tf.report import NOT_TIMED, LeftOut, ShapeResult
 from disc_tf.testing.differential import verify_graphs
 from disc_tf.testing.inputs import InputSpec, sample_sizes
 from disc_tf.testing.timing import pooled
@@ -31,23 +33,30 @@ def prove(
     timing: bool = True,
     threads: int = 0,
     points: int = 6,
+    time_budget: float = 0,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Any:
     """Verify (and time) ``result`` against the graph file ``original``; put back clusters that fail; fill the report's verification.
 
-    ``sizes`` None: shapes are generated. Returns the result with the graph that may be published; ``report.verified`` is False only if even
+    ``sizes`` None: shapes are generated. time_budget: seconds after which nothing is timed any more, no further shape is tried and no
+    culprit searched (0: none). Returns the result with the graph that may be published; ``report.verified`` is False only if even
     the graph with every cluster put back differs, and None, with a warning, if no result could be compared.
     """
     report = result.report
     outputs = report.outputs
     sizes = list(sizes) if sizes is not None else sample_sizes(specs, points)
 
+    deadline = time.monotonic() + time_budget if time_budget else math.inf
     two_bodies = any(c.bodies == 2 for c in report.clusters)
 
     def attempt(graph: Any, with_timing: bool) -> list[ShapeResult]:
         path = directory / "candidate.pb"
         path.write_bytes(serialized(graph))
-        return verify_graphs(original, path, specs, outputs, sizes, timing=with_timing, threads=threads, broadcast=two_bodies)
+        options = {"timing": with_timing, "threads": threads, "broadcast": two_bodies, "deadline": deadline}
+        return verify_graphs(original, path, specs, outputs, sizes, **options)
+
+    def late() -> bool:
+        return time.monotonic() > deadline
 
     def without(launched: Sequence[Any], with_timing: bool) -> list[ShapeResult]:
         return attempt(put_back(result.graph_def, [c.name for c in clusters if c not in launched]), with_timing)
@@ -56,19 +65,23 @@ def prove(
     found = attempt(result.graph_def, timing)
     clusters = [c for c in report.clusters if c.status == "compiled"]
     if not all_ok(found):
-        bad = bisect(clusters, lambda launched: all_ok(without(launched, False)))
+        bad = bisect(clusters, lambda launched: all_ok(without(launched, False)), late)
         found = _put_back(result, bad, f"differs from TensorFlow: {first_failure(found)}", attempt, timing, progress)
         clusters = [c for c in clusters if c not in bad]
-    if timing and clusters and all_ok(found) and is_slower(found):
+    if timing and clusters and all_ok(found) and is_slower(found) and not late():
         progress("slower than TensorFlow: timing once more")
         found = attempt(result.graph_def, True)  # in new processes: two of the same graph may differ by a little
         if all_ok(found) and is_slower(found):
-            bad = bisect(clusters, lambda launched: not is_slower(without(launched, True)))
+            bad = bisect(clusters, lambda launched: not is_slower(without(launched, True)), late)
             found = _put_back(result, bad, said_slower(found), attempt, timing, progress)
     report.verification = found
     report.verified = all_ok(found)
     warn_slower(report.warnings, found)
-    if timing and clusters:
+    if late():
+        report.warnings.append(ended_early(time_budget))
+    if not timing:
+        report.warnings.append(NOT_TIMED)
+    elif clusters and not late():
         _warn_not_timed(report, found)
     if report.verified and not any(r.max_abs for r in found):
         report.verified = None
@@ -85,6 +98,20 @@ def _warn_not_timed(report: Any, found: Sequence[ShapeResult]) -> None:
         report.warnings.append(f"{shapes}: {r.message}")
     if refused and not any(r.original_ms for r in found):
         report.warnings.append("nothing was timed: whether the optimised graph is faster is not known; give other shapes with --shape")
+
+
+def runs_here(targets: Sequence[str]) -> bool:
+    """Whether this machine runs code for one of the targets."""
+    from disc_tf.runtime.cpu import native_target
+
+    try:
+        return any(t <= native_target() for t in targets)
+    except RuntimeError:
+        return False
+
+
+def ended_early(time_budget: float) -> str:
+    return f"the time budget of {time_budget:g} s ended the verification early: not all shapes were tried or timed"
 
 
 def all_ok(found: Sequence[ShapeResult]) -> bool:

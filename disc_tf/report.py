@@ -15,6 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 REPORT_VERSION = 1
+#: what a report says of a proof that was not wanted, or that nothing here can run
+NOT_VERIFIED = "not verified: switched off (--no-verify)"
+NOT_TIMED = "not timed: switched off (--no-timing)"
+FOREIGN = "not verified: no target of the artefact runs on this machine"
 
 
 @dataclasses.dataclass

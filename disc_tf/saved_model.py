@@ -31,6 +31,7 @@ from disc_tf.frontend.saved_model import (
 )
 from disc_tf.options import Options
 from disc_tf.publish import staged
+from disc_tf.report import NOT_VERIFIED
 from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.saved_model_rewrite import Rewritten, originals_again, rewrite_meta_graph
 from disc_tf.saved_model_source import as_directory
@@ -68,6 +69,7 @@ def optimize_saved_model(
     dry_run: bool = False,
     verify: bool = True,
     timing: bool = True,
+    threads: int = 0,
     prove: Prove | None = None,
     progress: Progress = lambda _text: None,
     **overrides: Any,
@@ -78,7 +80,8 @@ def optimize_saved_model(
     concrete function; objects are saved first. tags: of the graph to compile (default: ``serve``). signatures: compile only these.
     all_functions: also methods for training and those of inner objects. freeze: bake the variables' values in; what is left then are the
     signatures. overwrite: replace ``dst`` in one step. dry_run: say what would be compiled. verify, timing: run every signature against
-    TensorFlow before anything is published; clusters that differ are put back. options, overrides: see `Options`.
+    TensorFlow before anything is published; clusters that differ, or that are slower, are put back. threads: of that
+    (0: all). options, overrides: see `Options`.
 
     Raises `SavedModelError` for a model that cannot be read, `PublishError` for a destination that cannot be written, `OptionError`.
     What cannot be compiled stays as it is, with the reason in the report.
@@ -102,22 +105,25 @@ def optimize_saved_model(
             rewritten = _compile(meta, settings, report, signatures, all_functions, False, progress)
             _copy_rest(source, directory)
             _write(source, directory, message, meta, rewritten.without(()), report)
-            if verify and report.compiled_clusters:
+            if not verify:
+                report.warnings.append(NOT_VERIFIED)
+            elif report.compiled_clusters:
 
                 def put_back(names: Collection[str]) -> None:
                     _write(source, directory, message, meta, rewritten.without(names), report)
 
-                (prove or _prove(timing, progress))(source, directory, report, put_back)
+                (prove or _prove(timing, threads, settings.time_budget, progress))(source, directory, report, put_back)
             _mark(source, directory, report)
         report.times_ms["all"] = (time.perf_counter() - start) * 1e3
         return SavedModelResult(Path(dst), report)
 
 
-def _prove(timing: bool, progress: Progress) -> Prove:
+def _prove(timing: bool, threads: int, time_budget: float, progress: Progress) -> Prove:
     def run(source: Path, candidate: Path, report: SavedModelReport, put_back: Callable[[Collection[str]], None]) -> None:
         from disc_tf.proof_saved_model import prove_saved_model
 
-        prove_saved_model(source, candidate, report, put_back, timing=timing, progress=progress)
+        limits = {"timing": timing, "threads": threads, "time_budget": time_budget}
+        prove_saved_model(source, candidate, report, put_back, progress=progress, **limits)
 
     return run
 

@@ -32,7 +32,7 @@ from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_report
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options
-from disc_tf.report import Report, shape_line
+from disc_tf.report import FOREIGN, NOT_VERIFIED, Report, shape_line
 
 
 def add_option_flags(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,9 @@ def run(args: argparse.Namespace) -> int:
     report = result.report
     code, sizes = OK, None
     if not args.dry_run:
-        if not args.no_verify and report.compiled_clusters:
+        if args.no_verify:
+            report.warnings.append(NOT_VERIFIED)
+        elif report.compiled_clusters:
             sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
             if sizes:
                 check_sizes(specs, sizes)
@@ -233,18 +235,11 @@ def _spread(trace: list[dict[str, int]], count: int) -> list[dict[str, int]]:
 
 
 def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes: Any, say: Any, options: Options) -> Any:
-    from disc_tf.proof import prove
+    from disc_tf.proof import prove, runs_here
 
-    runs_here = True
-    try:
-        from disc_tf.runtime.cpu import native_target
-
-        runs_here = native_target() in options.targets or any(t <= native_target() for t in options.targets)
-    except RuntimeError:
-        runs_here = False
-    if not runs_here:
-        say("not verified: no target of the artefact runs on this machine")
-        result.report.warnings.append("not verified: no target of the artefact runs on this machine")
+    if not runs_here(options.targets):
+        say(FOREIGN)
+        result.report.warnings.append(FOREIGN)
         return result
     with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
         return prove(
@@ -256,5 +251,6 @@ def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes:
             timing=not args.no_timing,
             threads=args.threads,
             points=args.points,
+            time_budget=options.time_budget,
             progress=say,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
     """`disc-tf optimize DIR -o DIR2`."""
     from disc_tf.optimizer import StrictError
+    from disc_tf.proof_saved_model import prove_saved_model
     from disc_tf.saved_model import optimize_saved_model
 
     for flag, given in (("--outputs", args.outputs), ("--external-weights", args.external_weights), ("--inputs-json", args.inputs_json)):
@@ -53,7 +55,14 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
             overwrite=args.overwrite,
             dry_run=args.dry_run,
             verify=not args.no_verify,
-            timing=not args.no_timing,
+            prove=functools.partial(
+                prove_saved_model,
+                timing=not args.no_timing,
+                time_budget=options.time_budget,
+                threads=args.threads,
+                points=args.points,
+                progress=say,
+            ),
             progress=say,
         )
     except StrictError as e:

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from disc_tf.commands import verify_model
 from disc_tf.commands.common import (
     OK,
     VERIFY_FAILED,
@@ -29,7 +30,7 @@ from disc_tf.commands.common import (
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, write_bench, write_csv, write_verification
 from disc_tf.report import ShapeResult, shape_line
-from disc_tf.testing.cold import cold_starts
+from disc_tf.testing.cold import cold_starts, graph_starter
 from disc_tf.testing.differential import BenchRow, OptimizedRaised, bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
 from disc_tf.testing.timing import interval, pooled
@@ -67,18 +68,20 @@ def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("original", help="the graph before")
-    parser.add_argument("optimized", help="the graph after")
+    parser.add_argument("original", help="the graph before, or a SavedModel's directory")
+    parser.add_argument("optimized", help="the graph after, or a SavedModel's directory")
     add_shape_arguments(parser)
+    verify_model.add_model_arguments(parser)
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--tolerance", type=tolerance, default=None, metavar="X", help="relative tolerance (default: by dtype)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("original", help="the graph before")
-    parser.add_argument("optimized", help="the graph after")
+    parser.add_argument("original", help="the graph before, or a SavedModel's directory")
+    parser.add_argument("optimized", help="the graph after, or a SavedModel's directory")
     add_shape_arguments(parser)
+    verify_model.add_model_arguments(parser)
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--rounds", type=at_least(1), default=9, metavar="N", help="interleaved rounds per shape (6 give intervals)")
     parser.add_argument("--cold", type=at_least(0), default=0, metavar="N", help="also time load and first run in N fresh processes a side")
@@ -86,14 +89,18 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def _plan(args: argparse.Namespace, directory: str):
-    """(specs, outputs, sizes); the paths in ``args`` are then of files in wire format."""
+def _check_files(args: argparse.Namespace) -> None:
+    """Whatever is wrong with the files to be written is said before the work."""
     check_distinct({"optimised graph": args.optimized, "report": args.report})
     csv_file = getattr(args, "csv", None)
     check_distinct({"original": args.original, "report": args.report, "CSV file": csv_file})
     check_distinct({"optimised graph": args.optimized, "CSV file": csv_file})
     for path in filter(None, (args.report, csv_file)):
         check_output(path)
+
+
+def _plan(args: argparse.Namespace, directory: str):
+    """(specs, outputs, sizes); the paths in ``args`` are then of files in wire format."""
     graph = read_graph(args.original)
     optimized = read_graph(args.optimized)
     specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
@@ -114,6 +121,10 @@ def run_verify(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace, directory: str) -> int:
     names = args.original, args.optimized
+    _check_files(args)
+    if verify_model.are_models(args):
+        results, by_signature = verify_model.verify(args)
+        return _judge(args, results, {"signatures": {name: [vars(r) for r in found] for name, found in by_signature.items()}}, names)
     specs, outputs, sizes = _plan(args, directory)
 
     def show(result: ShapeResult) -> None:
@@ -123,10 +134,15 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
     results = verify_graphs(
         args.original, args.optimized, specs, outputs, sizes, tolerance=args.tolerance, threads=args.threads, progress=show
     )
+    return _judge(args, results, {"shapes": [vars(r) for r in results]}, names)
+
+
+def _judge(args: argparse.Namespace, results: Sequence[ShapeResult], data: dict[str, Any], names: tuple[str, str]) -> int:
+    """Say whether the answers are the same; the exit code. ``data``: the results as ``--json`` shows them."""
     same = all(r.ok for r in results)
     compared = sum(bool(r.max_abs) for r in results)
     ok = same and compared > 0
-    data = {"ok": ok, "compared": compared, "shapes": [vars(r) for r in results]}
+    data = {"ok": ok, "compared": compared, **data}
     if args.report:
         write_verification(args.report, results, data, *names)
     if args.json:
@@ -134,12 +150,14 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
     elif same and not compared:
         pass
     else:
-        worst = {name: max(r.max_abs.get(name, 0.0) for r in results) for name in outputs}
+        worst: dict[str, float] = {}
+        for name, error in (item for r in results for item in r.max_abs.items()):
+            worst[name] = max(error, worst.get(name, 0.0))
         for name, error in worst.items():
             print(f"{name}: worst absolute error {error:.3e}")
         print("same answers" if ok else "DIFFERENT")
     if same and not compared:
-        why = f", {results[0].message} at the first" if results[0].message else ""
+        why = f", {results[0].message} at the first" if results and results[0].message else ""
         print(f"disc-tf: nothing was compared: no shape gave results ({len(results)} tried{why}); {_ADVICE}", file=sys.stderr)
     return OK if ok else VERIFY_FAILED
 
@@ -173,7 +191,9 @@ def run_bench(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace, directory: str) -> int:
     names = args.original, args.optimized
-    specs, outputs, sizes = _plan(args, directory)
+    _check_files(args)
+    model = verify_model.plan_bench(args) if verify_model.are_models(args) else None
+    specs, outputs, sizes = (model.signature.specs, (), model.sizes) if model is not None else _plan(args, directory)
     skipped: list[dict[str, Any]] = []
 
     say, done = Say(args.json), itertools.count(1)
@@ -188,18 +208,22 @@ def _bench(args: argparse.Namespace, directory: str) -> int:
         print(f"disc-tf: {','.join(f'{k}={v}' for k, v in size.items())}: {why}", file=sys.stderr, flush=True)
 
     try:
-        rows = bench_graphs(
-            args.original, args.optimized, specs, outputs, sizes,
-            threads=args.threads, rounds=args.rounds, progress=lambda _row: step(), skipped=skip,
-        )  # fmt: skip
+        if model is not None:
+            rows = model.run(args.original, args.optimized, args.threads, args.rounds, lambda _row: step(), skip)
+        else:
+            rows = bench_graphs(
+                args.original, args.optimized, specs, outputs, sizes,
+                threads=args.threads, rounds=args.rounds, progress=lambda _row: step(), skipped=skip,
+            )  # fmt: skip
     except OptimizedRaised as e:
         raise CommandError(str(e), VERIFY_FAILED) from e
     finally:
         say.clear()
     cold = {}
     if args.cold and rows:
+        start = model.start if model is not None else graph_starter(specs, outputs)
         cold = cold_starts(
-            args.original, args.optimized, specs, outputs, rows[0].dims, processes=args.cold, threads=args.threads, progress=say
+            args.original, args.optimized, specs, rows[0].dims, start, processes=args.cold, threads=args.threads, progress=say
         )
         say.clear()
     data = bench_data(rows, skipped, args.threads, {k: dataclasses.asdict(v) for k, v in cold.items()})

@@ -6,9 +6,10 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
+from disc_tf.testing.differential import Side
 from disc_tf.testing.inputs import InputSpec, make_feeds
 from disc_tf.testing.tf_process import TfProcess
 
@@ -22,27 +23,35 @@ class Cold:
     first: float
 
 
+#: (path, whether our op library is loaded, threads) -> a side in a fresh process
+Starter = Callable[[str | Path, bool, int], AbstractContextManager[Side]]
+
+
+def graph_starter(specs: Sequence[InputSpec], outputs: Sequence[str]) -> Starter:
+    """Starts GraphDefs."""
+    names = [f"{s.name}:0" for s in specs]
+    return lambda path, ops, threads: TfProcess(path, names, outputs, ops=ops, threads=threads)
+
+
 def cold_starts(
     original: str | Path,
     optimized: str | Path,
     specs: Sequence[InputSpec],
-    outputs: Sequence[str],
     size: Mapping[str, int],
+    start: Starter,
     *,
     processes: int,
     threads: int = 0,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Cold]:
     """``original`` and ``optimized`` -> their `Cold`, from ``processes`` processes each, in turn. Raises `TfError` if a side raises."""
-    names = [f"{s.name}:0" for s in specs]
     feeds = make_feeds(specs, size)
     found: dict[str, list[tuple[float, float]]] = {"original": [], "optimized": []}
     for i in range(processes):
         progress(f"fresh processes ({i + 1} of {processes})")
         for side, path in (("original", original), ("optimized", optimized)):
-            options: dict[str, Any] = {"threads": threads, "ops": side == "optimized"}
-            start = time.perf_counter()
-            with TfProcess(path, names, outputs, **options) as process:
-                loaded = (time.perf_counter() - start) * 1e3
+            before = time.perf_counter()
+            with start(path, side == "optimized", threads) as process:
+                loaded = (time.perf_counter() - before) * 1e3
                 found[side].append((loaded, process.time(feeds, 1, 0)[0] * 1e3))
     return {side: Cold(*map(statistics.median, zip(*rows, strict=True))) for side, rows in found.items()}

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from disc_tf.testing.tf_worker import read_message, write_message
+
+ChildType = TypeVar("ChildType", bound="Child")
 
 
 class TfError(RuntimeError):
@@ -30,7 +33,21 @@ class ProcessFailed(RuntimeError):
     """The child did not answer with a result or a status: it ended, or what it was given cannot be run. The message has its last words."""
 
 
-class _Child:
+def start_all(jobs: Sequence[tuple[Callable[[], ChildType], contextlib.ExitStack]]) -> list[ChildType | ProcessFailed | TfError]:
+    """Start processes side by side, each closed with its stack: the processes, or what they ended with."""
+
+    def start(job: tuple[Callable[[], ChildType], contextlib.ExitStack]) -> ChildType | ProcessFailed | TfError:
+        make, stack = job
+        try:
+            return stack.enter_context(make())
+        except (ProcessFailed, TfError) as e:
+            return e
+
+    with concurrent.futures.ThreadPoolExecutor(max(len(jobs), 1)) as pool:
+        return list(pool.map(start, jobs))
+
+
+class Child:
     """A child process that answers over a pipe; ``config`` is what it loads first."""
 
     def __init__(
@@ -113,7 +130,7 @@ class _Child:
         self.close()
 
 
-class TfProcess(_Child):
+class TfProcess(Child):
     """A child process with one graph loaded.
 
     reference=True: grappler's meta optimizer and oneDNN off (what results are compared with); False: as users run it.
@@ -145,7 +162,7 @@ class TfProcess(_Child):
         return self._ask("time", (list(feeds), repeats, warmup))
 
 
-class SavedModelProcess(_Child):
+class SavedModelProcess(Child):
     """A child process with a SavedModel loaded; the settings are those of `TfProcess`.
 
     loader: ``tf2`` (`tf.saved_model.load`, signatures are functions) or ``session`` (TensorFlow 1's loader, as TensorFlow Serving does).

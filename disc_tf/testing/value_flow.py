@@ -250,6 +250,14 @@ class Flow:
             ref = scope.text.inputs[name][port if node.op == "IdentityN" else 0]
         return None
 
+    def assigned(self, scope: Scope, ref: Ref) -> tuple[Scope, Any, int] | None:
+        """`source`; for a variable, of the value that the graph assigns to it if it is the only one."""
+        found = self.source(scope, ref)
+        if found is None or found[1].op != "VarHandleOp":
+            return found
+        uses = [u for u in self.uses(found[0], (found[1].name, 0)) if u.node.op == "AssignVariableOp" and u.index == 0]
+        return self.source(uses[0].scope, uses[0].input(1)) if len(uses) == 1 else None
+
     def constant(self, scope: Scope, ref: Ref) -> np.ndarray | None:
         """The content of a tensor that is a constant, strings as an object array; None else."""
         found = self.source(scope, ref)
@@ -277,10 +285,10 @@ class Flow:
         declared: Any = None
         if node.op == "Const":
             declared = node.attr["value"].tensor.tensor_shape
+        elif node.op in _DECLARE_SHAPES and "shape" in node.attr:
+            declared = node.attr["shape"].shape
         elif "_output_shapes" in node.attr and port < len(node.attr["_output_shapes"].list.shape):
             declared = node.attr["_output_shapes"].list.shape[port]
-        elif "shape" in node.attr and node.op in _DECLARE_SHAPES:
-            declared = node.attr["shape"].shape
         if declared is None or declared.unknown_rank:
             return None
         return [int(d.size) for d in declared.dim]

@@ -194,12 +194,13 @@ def _lookup(flow: Flow, use: Use, learned: Learned, depth: int) -> None:
 
 def _keys_of_file(flow: Flow, use: Use) -> Sequence[Any]:
     """The keys of a vocabulary file as far as it can be read here; none for tables whose keys are line numbers."""
-    found = flow.source(use.scope, use.input(1))
-    if found is None or found[1].op != "Const":
+    found = flow.assigned(use.scope, use.input(1))
+    if found is None:
         return []
-    path = flow.assets.get(found[1].name)
+    scope, node, port = found
+    path = flow.assets.get(node.name) if scope.parent is None else None
     if path is None:
-        array = flow.constant(use.scope, use.input(1))
+        array = flow.constant(scope, (node.name, port))
         path = array.flat[0] if array is not None and array.dtype == object and array.size == 1 else None
     attrs = use.node.attr
     column = attrs["key_index"].i if "key_index" in attrs else -2

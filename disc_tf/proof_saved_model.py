@@ -1,0 +1,150 @@
+"""Proof of an optimised SavedModel before it is published: `disc_tf.proof` for every signature, with clusters in functions."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from disc_tf.proof import (
+    all_ok,
+    bisect,
+    ended_early,
+    first_failure,
+    is_slower,
+    mark_put_back,
+    runs_here,
+    said_slower,
+    warn_slower,
+)
+from disc_tf.report import FOREIGN, NOT_TIMED, ShapeResult
+from disc_tf.testing.saved_models import ModelCheck
+from disc_tf.testing.signatures import plan_model
+
+Found = dict[str, list[ShapeResult]]
+
+
+def prove_saved_model(
+    original: Path,
+    candidate: Path,
+    report: Any,
+    put_back: Callable[[Collection[str]], None],
+    *,
+    timing: bool = True,
+    time_budget: float = 0,
+    threads: int = 0,
+    points: int = 6,
+    tolerance: float | None = None,
+    progress: Callable[[str], None] = lambda _text: None,
+) -> None:
+    """Verify (and time) the directory ``candidate`` against ``original``; put back clusters that fail; fill the `SavedModelReport`.
+
+    put_back: makes ``candidate`` again with exactly these clusters (keys of ``report.clusters``) in TensorFlow. time_budget: seconds after
+    which nothing is timed any more and no further shape is tried (0: none); every signature is compared at least once. ``report.verified``
+    is False only if even the model with every cluster put back differs, and None, with a warning, if no result could be compared.
+    """
+    if not runs_here(report.options["targets"]):
+        progress(FOREIGN)
+        report.warnings.append(FOREIGN)
+        return
+    proof = _Proof(candidate, report, put_back, timing, time_budget, progress)
+    plan = plan_model(original, tags=report.tags or None, signatures=report.signatures)
+    two_bodies = any(c.bodies == 2 for c in report.compiled_clusters)
+    with ModelCheck(plan, tolerance=tolerance, points=points, threads=threads, two_bodies=two_bodies) as check:
+        proof.run(check)
+
+
+class _Proof:
+    def __init__(
+        self,
+        candidate: Path,
+        report: Any,
+        put_back: Callable[[Collection[str]], None],
+        timing: bool,
+        time_budget: float,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.candidate, self.report, self.put_back = candidate, report, put_back
+        self.timing, self.progress = timing, progress
+        self.budget = time_budget
+        self.deadline = time.monotonic() + time_budget if time_budget else math.inf
+        self.gone: list[str] = []
+
+    def run(self, check: ModelCheck) -> None:
+        report = self.report
+        cases = sum(len(c) for c in check.cases.values())
+        self.progress(f"verifying {len(check.cases)} signatures at {cases} shapes against TensorFlow")
+        found = self._attempt(check, self.timing)
+        if not _ok(found):
+            wrong = [name for name, results in found.items() if not all_ok(results)]
+            why = f"signature {wrong[0]} differs from TensorFlow: {first_failure(found[wrong[0]])}"
+            bad = self._search(lambda launched: _ok(self._launch(check, launched, False, wrong)))
+            found = self._give_up(check, bad, why)
+        found = self._slow(check, found)
+        report.verification, report.verified = found, _ok(found)
+        report.warnings += check.warnings
+        self._warn(check, found)
+
+    def _slow(self, check: ModelCheck, found: Found) -> Found:
+        """A signature that is slower, and still is in new processes, loses the clusters that make it so."""
+        for name in list(found):
+            if not (self.timing and self._launched() and _ok(found) and is_slower(found[name])) or self._late():
+                continue
+            self.progress(f"signature {name} is slower than TensorFlow: timing once more")
+            found[name] = self._attempt(check, True, [name])[name]
+            if not is_slower(found[name]):
+                continue
+            why = f"signature {name} is {said_slower(found[name])}"
+            bad = self._search(lambda launched, name=name: not is_slower(self._launch(check, launched, True, [name])[name]))
+            found = self._give_up(check, bad, why)
+        return found
+
+    def _attempt(self, check: ModelCheck, timing: bool, signatures: Sequence[str] | None = None) -> Found:
+        return check.attempt(self.candidate, timing=timing, deadline=self.deadline, signatures=signatures)
+
+    def _launched(self) -> list[str]:
+        return [name for name, c in self.report.clusters.items() if c.status == "compiled"]
+
+    def _launch(self, check: ModelCheck, launched: Sequence[str], timing: bool, signatures: Sequence[str]) -> Found:
+        """Results with these clusters launched and all others put back."""
+        self.put_back([name for name in self._launched() if name not in launched] + self.gone)
+        return self._attempt(check, timing, signatures)
+
+    def _search(self, passes: Callable[[Sequence[str]], bool]) -> list[str]:
+        return bisect(self._launched(), passes, self._late)
+
+    def _give_up(self, check: ModelCheck, bad: Sequence[str], why: str) -> Found:
+        clusters = self.report.clusters
+        for function, report in self.report.reports.items():
+            entries = [clusters[name] for name in bad if any(clusters[name] is c for c in report.clusters)]
+            if entries:
+                mark_put_back(report, entries, why)
+            for c in entries:
+                self.progress(f"{function}: {c.name} is put back: {why}")
+        self.gone += bad
+        self.put_back(self.gone)
+        return self._attempt(check, self.timing)
+
+    def _late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def _warn(self, check: ModelCheck, found: Found) -> None:
+        report = self.report
+        for name, results in found.items():
+            warn_slower(report.warnings, results, f"signature {name}: ")
+            if results and not any(r.max_abs for r in results) and all_ok(results):
+                why = next((r.message for r in results if r.message), "it gives no result that can be compared")
+                report.warnings.append(f"signature {name} is not verified: at the {len(results)} shapes tried: {why}")
+        if self._late():
+            report.warnings.append(ended_early(self.budget))
+        if not self.timing:
+            report.warnings.append(NOT_TIMED)
+        if report.verified and not any(r.max_abs for results in found.values() for r in results):
+            report.verified = None
+            report.warnings.append("not verified: no result of any signature could be compared")
+
+
+def _ok(found: Found) -> bool:
+    return all(all_ok(results) for results in found.values())

@@ -1,0 +1,141 @@
+"""The signatures of a SavedModel as something that can be run: names, and values that the graph accepts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from disc_tf.frontend.errors import GraphError
+from disc_tf.frontend.functions import mentioned_functions
+from disc_tf.frontend.graph import parse_tensor
+from disc_tf.frontend.saved_model import (
+    SavedModelError,
+    choose_meta_graph,
+    is_tf2,
+    read_saved_model,
+    signature_names,
+    signature_tensors,
+)
+from disc_tf.testing.inputs import InputSpec, make_spec, share_dims, why_not
+from disc_tf.testing.strings import can_be_made
+from disc_tf.testing.value_flow import Flow
+from disc_tf.testing.value_ranges import learn
+
+_STRING = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class SignaturePlan:
+    """inputs, outputs: names, sorted. specs: of the inputs, in that order; empty with a reason ``why_not`` where values cannot be made up.
+    random: the signature draws random numbers, so that TensorFlow's own answers may differ from run to run. stateful: a run may change what
+    later ones give."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    specs: tuple[InputSpec, ...]
+    why_not: str = ""
+    random: bool = False
+    stateful: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelPlan:
+    """The graph to load and its signatures by name. loader: see `SavedModelProcess`."""
+
+    directory: Path
+    tags: tuple[str, ...]
+    loader: str
+    signatures: dict[str, SignaturePlan]
+
+
+def plan_model(
+    directory: str | Path, *, tags: Sequence[str] | None = None, signatures: Sequence[str] | None = None, loader: str = "auto"
+) -> ModelPlan:
+    """Read a SavedModel and how its signatures (None: all) can be run. `SavedModelError` for what cannot be read or is not there."""
+    message = read_saved_model(directory)
+    meta = choose_meta_graph(message, tags)
+    there = signature_names(meta)
+    wanted = list(signatures) if signatures is not None else there
+    if unknown := [name for name in wanted if name not in there]:
+        raise SavedModelError(f"{directory} has no signature {', '.join(unknown)}; there are: {', '.join(there) or '(none)'}")
+    flow = Flow(meta.graph_def, _assets(meta, Path(directory)))
+    plans = {}
+    for name in wanted:
+        plan = _plan(name, meta.signature_def[name], flow)
+        ops = reached_ops(meta, name)
+        random = any(op.startswith(_RANDOM) for op in ops)
+        plans[name] = dataclasses.replace(plan, random=random, stateful=random or any(op.startswith(_CHANGES) for op in ops))
+    chosen = loader if loader != "auto" else "tf2" if is_tf2(meta) else "session"
+    return ModelPlan(Path(directory), tuple(sorted(meta.meta_info_def.tags)), chosen, plans)
+
+
+def _assets(meta: Any, directory: Path) -> dict[str, Path]:
+    """Constant that holds an asset's name -> the asset."""
+    found = {}
+    for asset in meta.asset_file_def:
+        try:
+            found[parse_tensor(asset.tensor_info.name)[0]] = directory / "assets" / asset.filename
+        except GraphError:
+            continue
+    return found
+
+
+def _plan(name: str, signature: Any, flow: Flow) -> SignaturePlan:
+    inputs, outputs = tuple(sorted(signature.inputs)), tuple(sorted(signature.outputs))
+    specs: list[InputSpec] = []
+    for key in inputs:
+        info = signature.inputs[key]
+        if info.WhichOneof("encoding") != "name":
+            return SignaturePlan(name, inputs, outputs, (), f"input {key} is a sparse or composite tensor")
+        node, port = parse_tensor(info.name)
+        shape = _shape(info, flow, node, port)
+        if not can_be_made(info.dtype) or shape is None:
+            return SignaturePlan(name, inputs, outputs, (), f"input {key}: {why_not(info.dtype, info.tensor_shape)}")
+        specs.append(make_spec(key, info.dtype, shape, learn(flow, flow.root, (node, port))))
+    return SignaturePlan(name, inputs, outputs, tuple(share_dims(specs)))
+
+
+def _shape(info: Any, flow: Flow, node: str, port: int) -> list[int] | None:
+    """The declared dims; strings of unknown rank are taken to be a list of them."""
+    if not info.tensor_shape.unknown_rank:
+        return [int(d.size) for d in info.tensor_shape.dim]
+    found = flow.shape(flow.root, (node, port))
+    return [-1] if found is None and info.dtype == _STRING else found
+
+
+#: how the ops are called that draw other numbers each time
+_RANDOM = (
+    "Random", "Multinomial", "TruncatedNormal", "ParameterizedTruncatedNormal", "StatefulStandardNormal", "StatefulUniform",
+    "RngReadAndSkip",
+)  # fmt: skip
+
+
+#: and those that change variables, tables and queues
+_CHANGES = (
+    "Assign", "Scatter", "ResourceScatter", "ResourceApply", "ResourceSparseApply", "Apply", "SparseApply", "CountUpTo",
+    "ResourceCountUpTo", "LookupTableInsert", "LookupTableRemove", "Queue", "StridedSliceAssign", "ResourceStridedSliceAssign",
+    "Barrier", "Iterator",
+)  # fmt: skip
+
+
+def reached_ops(meta: Any, signature: str) -> set[str]:
+    """The op types that what the signature's outputs need is made of, function bodies included."""
+    nodes = {n.name: n for n in meta.graph_def.node}
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    work = [parse_tensor(text)[0] for text in signature_tensors(meta.signature_def[signature], "outputs").values()]
+    seen: set[str] = set()
+    while work:
+        if (name := work.pop()) in seen or name not in nodes:
+            continue
+        seen.add(name)
+        work += [text.lstrip("^").partition(":")[0] for text in nodes[name].input]
+    reached, ops, done = [nodes[name] for name in seen], set(), set()
+    while reached:
+        ops |= {node.op for node in reached}
+        fresh = {name for node in reached for name in mentioned_functions(node) if name in functions} - done
+        done |= fresh
+        reached = [n for name in fresh for n in functions[name].node_def]
+    return ops

@@ -1,0 +1,168 @@
+"""SavedModels in TensorFlow: made, read, run by both loaders, compared signature by signature; warm-up records first and unquoted."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from disc_tf.cli import main
+from disc_tf.frontend.saved_model import read_saved_model, write_saved_model
+from disc_tf.frontend.tensor_proto import fill_tensor
+from disc_tf.serving.protos import message_class
+from disc_tf.testing.saved_models import WARMUP, verify_saved_models
+from disc_tf.testing.signatures import plan_model
+from disc_tf.testing.warmup import FILE
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four signatures: ids of an embedding, words of a vocabulary, Examples, a counter with random numbers beside it."""
+    import tensorflow as tf
+
+    base = tmp_path_factory.mktemp("model")
+    (base / "words.txt").write_text("ape\nbee\ncat\n")
+
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            rng = np.random.default_rng(0)
+            self.table = tf.Variable(tf.constant(rng.normal(size=(17, 4)), tf.float32))
+            self.count = tf.Variable(tf.constant(0.0))
+            line, number = tf.lookup.TextFileIndex.WHOLE_LINE, tf.lookup.TextFileIndex.LINE_NUMBER
+            source = tf.lookup.TextFileInitializer(tf.saved_model.Asset(str(base / "words.txt")), tf.string, line, tf.int64, number)
+            self.words = tf.lookup.StaticHashTable(source, -1)
+
+        @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32, name="ids"), tf.TensorSpec((None, 4), tf.float32, name="bias")])
+        def rows(self, ids: Any, bias: Any) -> Any:
+            return {"y": tf.reduce_sum(tf.gather(self.table, ids - 1), 1) + bias, "n": tf.size(ids)}
+
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="words")])
+        def named(self, words: Any) -> Any:
+            return {"y": tf.gather(self.table, self.words.lookup(tf.strings.lower(words))), "upper": tf.strings.upper(words)}
+
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, name="examples")])
+        def parsed(self, examples: Any) -> Any:
+            spec = {"id": tf.io.FixedLenFeature([], tf.int64), "tags": tf.io.VarLenFeature(tf.string)}
+            found = tf.io.parse_example(examples, spec)
+            return {"y": tf.gather(self.table, found["id"]), "tags": tf.sparse.to_dense(found["tags"])}
+
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.float32, name="x")])
+        def counted(self, x: Any) -> Any:
+            return {"count": self.count.assign_add(1.0) + 0.0 * tf.reduce_sum(x), "noise": tf.random.uniform(tf.shape(x))}
+
+    m = Model()
+    signatures = {"serving_default": m.rows, "named": m.named, "parsed": m.parsed, "counted": m.counted}
+    tf.saved_model.save(m, str(base / "1"), signatures=signatures)
+    return base / "1"
+
+
+def add_warmup(directory: Path) -> list[int]:
+    """Two records of the default signature, one for a signature that is not there; the ids in them."""
+    ids = [11, 13]
+    records = []
+    for name, value in (("", ids[0]), ("", ids[1]), ("gone", 1)):
+        made = message_class("serving.PredictionLog")()
+        request = made.predict_log.request
+        request.model_spec.signature_name = name
+        fill_tensor(request.inputs["ids"], np.full((2, 5), value, np.int32))
+        fill_tensor(request.inputs["bias"], np.full((2, 4), 12345.0, np.float32))
+        records.append(made.SerializeToString())
+    path = directory / FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"".join(struct.pack("<QI", len(r), 0) + r + bytes(4) for r in records))
+    return ids
+
+
+def changed(model: Path, target: Path) -> Path:
+    """A copy whose `rows` gathers row 0 for every id: other answers for one signature."""
+    import shutil
+
+    shutil.copytree(model, target)
+    message = read_saved_model(target)
+    hits = 0
+    for f in message.meta_graphs[0].graph_def.library.function:
+        if "rows" in f.signature.name and "wrapper" not in f.signature.name:
+            for node in f.node_def:
+                if node.op == "Sub":
+                    node.op, hits = "Mul", hits + 1
+    assert hits
+    write_saved_model(target, message)
+    return target
+
+
+def test_values_that_the_signatures_accept(model: Path) -> None:
+    plan = plan_model(model)
+    assert plan.loader == "tf2" and next(iter(plan.signatures)) == "serving_default"
+    bias, ids = plan.signatures["serving_default"].specs
+    assert (ids.low, ids.high) == (1, 18) and ids.dims[0] == bias.dims[0] and bias.dims[1] == 4
+    rng = np.random.default_rng(0)
+    (words,) = plan.signatures["named"].specs
+    assert set(words.make([100], rng)) == {b"ape", b"bee", b"cat"}
+    (examples,) = plan.signatures["parsed"].specs
+    found = [message_class("Example").FromString(e).features.feature for e in examples.make([200], rng)]
+    assert {e["id"].int64_list.value[0] for e in found} == set(range(17)) and all(e["tags"].bytes_list.value for e in found)
+    assert [s.name for s in plan.signatures.values() if s.random] == ["counted"]
+    assert [s.name for s in plan.signatures.values() if s.stateful] == ["counted"]
+
+
+def test_the_same_model_twice(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All signatures give results at all shapes; what counts and what is random is told from what differs."""
+    import shutil
+
+    shutil.copytree(model, tmp_path / "1")
+    ids = add_warmup(tmp_path / "1")
+    assert main(["verify", str(tmp_path / "1"), str(model), "--json", "--points", "3"]) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert data["ok"] and data["signatures"].keys() == {"serving_default", "named", "parsed", "counted"}
+    for name, results in data["signatures"].items():
+        assert len(results) == {"serving_default": 4, "named": 2, "parsed": 2, "counted": 2}[name]
+        assert all(r["ok"] and r["max_abs"] for r in results)
+    for r in data["signatures"]["counted"]:
+        assert r["max_abs"].keys() == {"count"} and r["message"] == "not compared, random in TensorFlow itself: noise"
+    first = data["signatures"]["serving_default"][0]
+    assert first["source"] == WARMUP and first["shapes"] == {"bias": [2, 4], "ids": [2, 5]}
+    assert "1 warm-up records are not replayed" in err
+    assert "12345" not in out + err and not any(f"{i}, {i}" in out + err for i in ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loader", ["tf2", "session"])
+def test_a_changed_signature_is_found(model: Path, tmp_path: Path, loader: str) -> None:
+    other = changed(model, tmp_path / "other")
+    found = verify_saved_models(model, other, loader=loader, points=3, timing=True)
+    assert not any(r.ok for r in found.pop("serving_default") if r.shapes["ids"][1])
+    assert found.keys() == {"named", "parsed", "counted"}
+    for results in found.values():
+        assert all(r.ok and r.original_ms and len(r.ratios) == 9 and r.interval for r in results)
+
+
+@pytest.mark.slow
+def test_bench(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", str(model), str(model), "--json", "--rounds", "2"]
+    assert main([*arguments, "--signature", "serving_default", "--shape", "bias/0=2,ids/1=3"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["shapes"]
+    assert row["dims"] == {"bias/0": 2, "ids/1": 3} and row["original"]["median"] > 0
+
+
+def test_usage(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "g.pb").write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    cases = [
+        ([str(model), str(tmp_path / "g.pb")], 2, "give two SavedModels or two GraphDefs"),
+        ([str(model), str(tmp_path / "empty")], 3, "it is not a SavedModel"),
+        ([str(model), str(model), "--signature", "nope"], 3, "has no signature nope; there are: serving_default"),
+        ([str(model), str(model), "--tag", "gpu"], 3, "no graph is tagged gpu"),
+        ([str(model), str(model), "--outputs", "y:0"], 2, "--outputs is for GraphDefs"),
+        ([str(tmp_path / "g.pb"), str(tmp_path / "g.pb"), "--signature", "a"], 2, "--signature is for SavedModels"),
+        ([str(model), str(model), "--shape", "a=1"], 2, "--shape needs one --signature"),
+        ([str(model), str(model), "--signature", "named", "--shape", "a=1"], 2, "no extent for words/0"),
+    ]
+    for arguments, code, said in cases:
+        assert main(["verify", *arguments]) == code
+        assert said in capsys.readouterr().err
