@@ -295,3 +295,25 @@ def test_the_runner_needs_numpy_only(model: Path) -> None:
     x = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
     assert float(total) == pytest.approx(float(expected(x).sum()), rel=1e-4)
     assert modules == "[]"
+
+
+def test_importing_the_op_imports_no_compiler() -> None:
+    """What comes with `import disc_tf.ops` (a stand-in for TensorFlow is there): the path of the library and the gradient, nothing else."""
+    code = """
+        import types
+        tf = types.ModuleType("tensorflow")
+        tf.load_op_library = lambda path: types.SimpleNamespace(path=path)
+        tf.RegisterGradient = lambda name: lambda fn: fn
+        registry = types.ModuleType("tensorflow.python.framework.op_def_registry")
+        registry.get = lambda name: name
+        names = ["tensorflow", "tensorflow.python", "tensorflow.python.framework"]
+        sys.modules |= {n: types.ModuleType(n) for n in names} | {"tensorflow": tf, registry.__name__: registry}
+        import numpy
+        before = set(sys.modules)
+        import disc_tf.ops
+        assert disc_tf.ops.load_op_library().path.endswith("libdisc_tf_op.so")
+        print(" ".join(sorted(n for n in set(sys.modules) - before if n.startswith("disc_tf"))))
+    """
+    ours = set(child(code).split())
+    allowed = {"disc_tf", "disc_tf.ops", "disc_tf.version", "disc_tf.runtime"}
+    assert ours == {*allowed, "disc_tf.runtime._build"}

@@ -1,4 +1,4 @@
-"""The runtime side of disc_tf: artefacts, the RAL, the stand-alone runner. Needs numpy only.
+"""The runtime side of disc_tf: artefacts, the RAL, the stand-alone runner. Needs numpy only; everything is imported on first use.
 
 * `library_path()`: the native libraries (built on demand in a source checkout).
 * `load`: a stand-alone file as a `Runner`, by the names of its inputs and outputs; runs may be staged (`Job`).
@@ -6,10 +6,23 @@
 * `pack`, `unpack` and the dataclasses of an artefact: `disc_tf.runtime.artifact`.
 """
 
-from disc_tf.runtime._build import BuildError, library_path
-from disc_tf.runtime.artifact import Artifact, ArtifactError, pack, unpack
-from disc_tf.runtime.executable import DiscError, Executable, Run, counters, num_threads, set_num_threads
-from disc_tf.runtime.runner import Job, Runner, Tensor, load
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from disc_tf.runtime._build import BuildError, library_path
+    from disc_tf.runtime.artifact import Artifact, ArtifactError, pack, unpack
+    from disc_tf.runtime.executable import DiscError, Executable, Run, counters, num_threads, set_num_threads
+    from disc_tf.runtime.runner import Job, Runner, Tensor, load
+
+#: not imported here: a process that only serves optimised graphs needs none of it
+_WHERE = {
+    "_build": ("BuildError", "library_path"),
+    "artifact": ("Artifact", "ArtifactError", "pack", "unpack"),
+    "executable": ("DiscError", "Executable", "Run", "counters", "num_threads", "set_num_threads"),
+    "runner": ("Job", "Runner", "Tensor", "load"),
+}
 
 __all__ = [
     "Artifact",
@@ -29,3 +42,13 @@ __all__ = [
     "set_num_threads",
     "unpack",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    for module, names in _WHERE.items():
+        if name == module or name in names:
+            found = importlib.import_module(f"disc_tf.runtime.{module}")
+            return found if name == module else getattr(found, name)
+    raise AttributeError(f"module 'disc_tf.runtime' has no attribute {name!r}")

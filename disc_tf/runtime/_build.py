@@ -7,10 +7,7 @@ some seconds and any C++17 compiler. A lock file keeps processes that need them 
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -44,6 +41,8 @@ def _packaged(file_name: str) -> Path | None:
 
 
 def _cmake() -> str | None:
+    import shutil
+
     beside = Path(sys.prefix) / "bin" / "cmake"
     return shutil.which("cmake") or (str(beside) if beside.is_file() else None)
 
@@ -61,6 +60,9 @@ def build(build_dir: Path | None = None) -> Path:
     directory = build_dir or _ROOT / "build" / "runtime"
     if _up_to_date(directory):
         return directory
+    import fcntl
+    import subprocess
+
     directory.mkdir(parents=True, exist_ok=True)
     cmake = _cmake()
     if cmake is None:

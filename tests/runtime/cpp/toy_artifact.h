@@ -74,7 +74,8 @@ inline Bytes pack(const std::vector<std::pair<Bytes, Bytes>>& sections, const By
   Bytes table, body;
   const size_t start = 64 + 32 * sections.size();
   for (const auto& [tag, payload] : sections) {
-    table += tag + number<uint32_t>(0) + number<uint64_t>(start + body.size()) + number<uint64_t>(payload.size()) + number<uint64_t>(1);
+    table += tag + number<uint32_t>(0) + number<uint64_t>(start + body.size()) + number<uint64_t>(payload.size()) +
+             number<uint64_t>(tag == "DATA" ? 2 : 1);
     body += payload;
   }
   Bytes digest = identity;
@@ -86,17 +87,29 @@ inline Bytes pack(const std::vector<std::pair<Bytes, Bytes>>& sections, const By
 }
 
 // `identity` stands for the digest of the contents: equal ones share an image. A 32-byte `w_digest` makes w's content known.
-inline Bytes toy_artifact(const Bytes& identity, const Bytes& w_digest = {}, const Bytes& image = toy_image()) {
-  const Bytes meta = blob(
+inline Bytes toy_meta(const Bytes& w_digest, int64_t w_size = -1) {
+  return blob(
       blob("test") + number<uint32_t>(1) + blob("toy") +
-      list({arg("w", 0, 3, {-1}, w_digest), arg("x", 2, 3, {-1, -1}), arg("n", 1, 8, {})}) +
+      list({arg("w", 0, 3, {w_size}, w_digest), arg("x", 2, 3, {-1, -1}), arg("n", 1, 8, {})}) +
       list({result("y", 3, 0, {-1, -1}), result("flat", 3, 0, {-1}), result("filled", 3, 1, {-1})}) +
       list({check(3, "w and x do not fit", "scale/Mul"), check(11, "666 is not allowed", "scale/Assert"),
             check(3, "777 is not allowed", "scale/Assert_1"), check(3, "n must not be negative", "fill/Fill")}) +
       list({blob(indices({0, 1}) + indices({}) + indices({0, 1})), blob(indices({2}) + indices({0}) + indices({2}))}) +
       list({blob(indices({0}) + blob("double") + blob("") + number<uint8_t>(0))}));
-  const Bytes code = blob(blob("x86-64-v2") + list({blob("sse4_2")})) + blob(image);
-  return pack({{"META", meta}, {"CODE", code}}, identity);
+}
+inline Bytes toy_code(const Bytes& image) { return blob(blob("x86-64-v2") + list({blob("sse4_2")})) + blob(image); }
+inline Bytes toy_artifact(const Bytes& identity, const Bytes& w_digest = {}, const Bytes& image = toy_image()) {
+  return pack({{"META", toy_meta(w_digest)}, {"CODE", toy_code(image)}}, identity);
+}
+
+// A stand-alone file of the toy: it has w.
+inline Bytes toy_file(const Bytes& identity, const std::vector<float>& w, uint64_t shift = 0) {
+  const Bytes meta = toy_meta(Bytes(32, 'w'), static_cast<int64_t>(w.size())), code = toy_code(toy_image());
+  const uint64_t size = 4 * w.size(), start = 64 + 32 * 4 + meta.size() + code.size() + 28;
+  const uint64_t offset = (start + 63) / 64 * 64;
+  const Bytes table = list({blob(number<uint32_t>(0) + number<uint64_t>(offset + shift) + number<uint64_t>(size))});
+  const Bytes data = Bytes(offset - start, '\0') + Bytes(reinterpret_cast<const char*>(w.data()), size);
+  return pack({{"META", meta}, {"CODE", code}, {"CNST", table}, {"DATA", data}}, identity);
 }
 
 // A run of the toy with results in vectors.
