@@ -136,8 +136,38 @@ def tf1_two(path: Path) -> None:
         build.save()
 
 
+def estimator(path: Path) -> None:
+    """As tf.estimator exports a classifier: serialized Examples in, scores and class names out, `main_op` with tables."""
+    with v1.Graph().as_default(), v1.Session() as session:
+        v1.set_random_seed(7)
+        examples = v1.placeholder(tf.string, (None,), name="input_example_tensor")
+        spec = {"age": tf.io.FixedLenFeature((3,), tf.float32), "colour": tf.io.FixedLenFeature((), tf.string, "red")}
+        features = tf.io.parse_example(examples, spec)
+        table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["red", "green"], tf.constant([0, 1], tf.int64)), 2)
+        embedding = v1.get_variable("embedding", (3, 5), use_resource=True)
+        x = tf.concat([features["age"], tf.gather(embedding, table.lookup(features["colour"]))], 1)
+        w = v1.get_variable("w", (8, 4), use_resource=True)
+        scores = tf.nn.softmax(tf.nn.relu(tf.matmul(x, w)) * 2.0, name="scores")
+        classes = tf.tile(tf.expand_dims(tf.constant(["a", "b", "c", "d"]), 0), [tf.shape(scores)[0], 1])
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+        build = v1.saved_model.builder.SavedModelBuilder(str(path))
+        signatures = {
+            "serving_default": v1.saved_model.classification_signature_def(examples, classes, scores),
+            "predict": v1.saved_model.predict_signature_def({"examples": examples}, {"scores": scores}),
+        }
+        build.add_meta_graph_and_variables(session, ["serve"], signatures, main_op=v1.tables_initializer())
+        build.save()
+
+
+def example(rng: np.random.Generator) -> bytes:
+    """A serialized Example for `estimator`."""
+    age = tf.train.Feature(float_list=tf.train.FloatList(value=rng.normal(size=3)))
+    colour = tf.train.Feature(bytes_list=tf.train.BytesList(value=[rng.choice([b"red", b"green", b"unknown"])]))
+    return tf.train.Example(features=tf.train.Features(feature={"age": age, "colour": colour})).SerializeToString()
+
+
 MODELS: dict[str, Callable[[Path], None]] = {
-    "module": module, "keras3": keras3, "keras2": keras2, "words": words, "tf1": tf1, "tf1_two": tf1_two,
+    "module": module, "keras3": keras3, "keras2": keras2, "words": words, "tf1": tf1, "tf1_two": tf1_two, "estimator": estimator,
 }  # fmt: skip
 
 
@@ -148,7 +178,9 @@ def feeds(function, size: int) -> dict[str, tf.Tensor]:
     for name, spec in function.structured_input_signature[1].items():
         unknown = iter([size, *[3] * 8])
         dims = [next(unknown) if d is None else d for d in spec.shape]
-        if spec.dtype == tf.string:
+        if name in ("examples", "inputs"):
+            value = np.array([example(rng) for _ in range(size)], object)
+        elif spec.dtype == tf.string:
             value = rng.choice(["red", "blue", "unknown"], dims)
         elif spec.dtype.is_integer:
             value = rng.integers(0, 9, dims)

@@ -11,7 +11,7 @@ from disc_tf.saved_model import optimize_saved_model
 from tests.saved_model.models import feeds
 
 
-@pytest.mark.parametrize("name", ["keras3", "words", "tf1"])
+@pytest.mark.parametrize("name", ["keras3", "words", "tf1", "estimator"])
 def test_the_answers_stay_and_the_variables_go(name, original, tmp_path):
     result = optimize_saved_model(original(name), tmp_path / "out", freeze=True, targets=("native",), verify=False)
     assert result.report.compiled_clusters

@@ -43,7 +43,8 @@ def close(a, b) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_signature_answers_as_before(name, original, optimized):
     path, report = optimized(name)
-    assert report.compiled_clusters and report.coverage > {"words": 0.6, "tf1_two": 0.75}.get(name, 0.99), report.to_text()
+    least = {"words": 0.6, "tf1_two": 0.75, "estimator": 0.35}.get(name, 0.99)  # strings, tables, fed tensors stay outside
+    assert report.compiled_clusters and report.coverage > least, report.to_text()
     assert launches(path) == len(report.compiled_clusters)
     a, b = tf.saved_model.load(str(original(name))), tf.saved_model.load(str(path))
     assert set(a.signatures) == set(b.signatures)
