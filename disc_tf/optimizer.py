@@ -133,8 +133,8 @@ def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[st
     if unwanted:
         return unwanted, OptimizeResult(graph_def, report)
     launches: list[Launch] = []
-    for cluster in list(clustering.clusters):
-        progress(f"{cluster.name}: compiling {len(cluster.nodes)} nodes")
+    for i, cluster in enumerate(list(clustering.clusters)):
+        progress(f"{cluster.name} ({i + 1} of {len(clustering.clusters)}): compiling {len(cluster.nodes)} nodes")
         entry, launch = _compile(clustering, cluster, request)
         report.clusters.append(entry)
         if launch is not None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from disc_tf.cli import main
+from disc_tf.frontend.tfproto import serialized
 from disc_tf.insight.capture import launch_inputs
 from disc_tf.insight.profile import arena_over_time, argument_dims, evaluate, kernel_times, largest, profile_cluster, profile_report
 from disc_tf.insight.roofline import WORKING_SETS, Machine, measure
@@ -84,6 +86,19 @@ def test_a_cluster_that_refuses_its_arguments() -> None:
     assert bad.message and not bad.kernels
     good = profile_cluster(cluster, launch.attr["executable"].s, [ones, ones], MACHINE)
     assert good.kernels and good.run_us > 0 and all(k.nodes and k.us > 0 for k in good.kernels)
+
+
+@pytest.mark.slow
+def test_the_page_of_an_optimisation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole way by command: verified, timed, profiled; the page has kernels with their share, memory and speed."""
+    graph, out, page = tmp_path / "g.pb", tmp_path / "o.pb", tmp_path / "r.html"
+    graph.write_bytes(serialized(two_clusters().proto))
+    arguments = ["--target", "native", "--min-cluster-size", "2", "--shape", "x/0=5", "--shape", "x/0=300", "--threads", "1", "-q"]
+    assert main(["optimize", str(graph), "-o", str(out), "--report", str(page), *arguments]) == 0
+    text = page.read_text()
+    assert capsys.readouterr().err == ""
+    for words in ("% of roofline", "GFLOP/s", "yes", "speed-up", "x [300, 8]", "disc_cluster_0"):
+        assert words in text
 
 
 @pytest.mark.slow
