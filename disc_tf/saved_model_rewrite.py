@@ -12,7 +12,7 @@ from typing import Any
 
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.function_graph import FunctionGraph, function_graph, function_of, single_call
-from disc_tf.frontend.functions import Library, mentioned_functions, must_compile
+from disc_tf.frontend.functions import XLA_ATTR, Library, jit_compiled, mentioned_functions, must_compile
 from disc_tf.frontend.graph import parse_tensor
 from disc_tf.frontend.resource_gather import updates_sparsely
 from disc_tf.frontend.rewrite import LAUNCH_OP
@@ -86,8 +86,9 @@ class _Functions:
         """Look at a function; the functions to look at because of it."""
         f = self.library.functions[name]
         entry = self.entries[name] = FunctionReport(name, "left", who)
-        if must_compile(f.attr):
-            entry.reason = "XLA compiles it as a whole (jit_compile=True): save the model without jit_compile"
+        whole = jit_compiled(f.attr)
+        if must_compile(f.attr) and not whole:
+            entry.reason = "belongs to a replicated (TPU) computation"
             return []
         if name in self.library.with_gradient:
             entry.reason = "has a gradient of its own, or is one"
@@ -96,7 +97,7 @@ class _Functions:
         if call is not None:
             entry.status = "passes_on"
             self._pass_variables(f, *call)
-            return [call[1]] if not must_compile(call[0].attr) else []
+            return [call[1]]
         try:
             body = function_graph(f, self.library.functions, self.gradients, self.roots.variables.get(name))
             request = Request(
@@ -112,6 +113,9 @@ class _Functions:
             result = optimize(request)
         except GraphError as e:
             entry.reason = str(e)
+            return []
+        if whole and not self.dry_run and not _covered(result):
+            entry.reason = "XLA compiles it as a whole (jit_compile=True), and not all of it is compiled here: save it without jit_compile"
             return []
         entry.report = result.report
         entry.status = "compiled" if result.report.compiled_clusters else "unchanged"
@@ -142,6 +146,7 @@ class _Functions:
         library = new.graph_def.library
         functions = {f.signature.name: f for f in library.function}
         added: dict[str, Any] = {}
+        taken: set[str] = set()  # from XLA
         for name, (body, result) in self.done.items():
             left = {c.partition(":")[2] for c in names if c.rpartition(":")[0] == name}
             graph = result.without(left)
@@ -149,9 +154,23 @@ class _Functions:
                 continue
             added |= {f.signature.name: f for f in graph.library.function if f.signature.name not in functions}
             functions[name].CopyFrom(function_of(body, graph, {**functions, **added}))
+            if jit_compiled(functions[name].attr):
+                del functions[name].attr[XLA_ATTR]
+                taken.add(name)
+        for nodes in (new.graph_def.node, *(f.node_def for f in library.function)) if taken else ():
+            for node in nodes:
+                call = self.library.called(node)
+                if call is not None and call[0] in taken and XLA_ATTR in node.attr:
+                    del node.attr[XLA_ATTR]
         for f in added.values():
             library.function.add().MergeFromString(f.SerializeToString())
         return new
+
+
+def _covered(result: OptimizeResult) -> bool:
+    """Whether one cluster holds all that the function computes: nothing is left that XLA would have compiled."""
+    report = result.report
+    return len(report.compiled_clusters) == len(report.clusters) == 1 and report.compiled_nodes == report.compute_nodes
 
 
 def _main_graph(

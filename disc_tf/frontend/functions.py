@@ -21,7 +21,9 @@ from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, READS, op_info
 
 #: no more nodes than this are made by inlining (a chain of functions can double 60 times)
 MAX_INLINED = 1 << 18
-_XLA_ATTRS = ("_XlaMustCompile", "_tpu_replicate", "_replication_info", "_xla_compile_id")
+#: on functions and calls that XLA is to compile as a whole
+XLA_ATTR = "_XlaMustCompile"
+_XLA_ATTRS = (XLA_ATTR, "_tpu_replicate", "_replication_info", "_xla_compile_id")
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
 
 
@@ -53,7 +55,7 @@ def must_compile(attrs: Mapping[str, Any]) -> bool:
 
 def jit_compiled(attrs: Mapping[str, Any]) -> bool:
     """Whether XLA is to compile the call or function as a whole (``tf.function(jit_compile=True)``) and nothing else is asked for."""
-    return flag(attrs, "_XlaMustCompile") and not any(flag(attrs, name) for name in _XLA_ATTRS if name != "_XlaMustCompile")
+    return flag(attrs, XLA_ATTR) and not any(flag(attrs, name) for name in _XLA_ATTRS if name != XLA_ATTR)
 
 
 class Library:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from disc_tf.frontend.saved_model import choose_meta_graph, read_saved_model
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import Options
-from disc_tf.saved_model import read_marker, restore_saved_model
+from disc_tf.saved_model import optimize_saved_model, read_marker, restore_saved_model
 from disc_tf.saved_model_rewrite import rewrite_meta_graph
 from tests.saved_model.models import MODELS, Scorer, feeds
 
@@ -187,3 +187,34 @@ def test_equal_bodies_are_compiled_once(tmp_path, monkeypatch):
         for n in f.node_def if n.op == "DiscLaunch"
     ]  # fmt: skip
     assert len(codes) == len(bodies) == 2 and len(set(codes)) == len(calls) == 1
+
+
+class Jitted(tf.Module):
+    """Functions for XLA: one that is compiled here as a whole, one with an op that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = tf.Variable(np.random.default_rng(2).normal(size=(6, 6)).astype("f"))
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec((None, 6), tf.float32, name="x")])
+    def whole(self, x):
+        return {"y": tf.nn.softmax(tf.nn.relu(x @ self.w) + 1.0)}
+
+    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec((None, 6), tf.float32, name="x")])
+    def part(self, x):
+        return {"y": tf.nn.softmax(tf.math.real(tf.signal.fft(tf.cast(x @ self.w, tf.complex64)))) + 1.0}
+
+
+def test_functions_of_xla(tmp_path):
+    m = Jitted()
+    tf.saved_model.save(m, str(tmp_path / "in"), signatures={"whole": m.whole, "part": m.part})
+    report = optimize_saved_model(tmp_path / "in", tmp_path / "out", targets=("native",), verify=False).report
+    status = {f.name.split("_")[3]: f for f in report.functions if f.status != "passes_on"}
+    assert status["whole"].status == "compiled" and status["part"].status == "left" and "jit_compile" in status["part"].reason
+    functions = {f.signature.name: f for f in meta(tmp_path / "out").graph_def.library.function}
+    assert "_XlaMustCompile" not in functions[status["whole"].name].attr and "_XlaMustCompile" in functions[status["part"].name].attr
+    a, b = tf.saved_model.load(str(tmp_path / "in")), tf.saved_model.load(str(tmp_path / "out"))
+    for key in a.signatures:
+        for size in (1, 5):
+            given = feeds(a.signatures[key], size)
+            close(a.signatures[key](**given), b.signatures[key](**given))
