@@ -152,7 +152,11 @@ def _prepare(args: argparse.Namespace, flags: list[str]) -> int:
         return OK
     worst = OK
     for made in preparers:
-        for outcome in made.run(wait=args.wait):
+        outcomes = made.run(wait=args.wait)
+        if not outcomes:
+            print(f"disc-tf: {made.settings.name}: no version to prepare below {made.source}", file=sys.stderr)
+            worst = BAD_INPUT
+        for outcome in outcomes:
             say(outcome)
             if outcome.result in FAULTS:
                 worst = VERIFY_FAILED if outcome.code == VERIFY_FAILED and worst in (OK, VERIFY_FAILED) else BAD_INPUT

@@ -98,8 +98,8 @@ def _last(text: str) -> str:
 
 def _remark(output: str) -> str:
     try:
-        clusters = json.loads(output)["clusters"]
-        found = [c["status"] for c in (clusters.values() if isinstance(clusters, dict) else clusters)]
+        reports = [f["report"] for f in json.loads(output)["functions"]]
+        found = [c["status"] for r in reports if r for c in r["clusters"]]
     except (ValueError, KeyError, TypeError):
         return ""
     compiled = found.count("compiled")

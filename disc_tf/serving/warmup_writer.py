@@ -11,7 +11,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ def likely_requests(original: Path, shapes: int) -> Iterator[tuple[str, Feeds]]:
             if key not in seen:
                 seen.add(key)
                 yield name, dict(zip(plan.inputs, feeds, strict=True))
+
+
+#: (original, shapes of each signature) -> requests
+Requests = Callable[[Path, int], Iterator[tuple[str, Feeds]]]
 
 
 def record(model: str, signature: Signature, feeds: Feeds) -> bytes:
@@ -83,7 +87,7 @@ def accepted(servable: Servable, requests: Iterator[tuple[str, Feeds]], model: s
             yield data
 
 
-def write_warmup(original: Path, made: Path, model: str, shapes: int) -> int:
+def write_warmup(original: Path, made: Path, model: str, shapes: int, requests: Requests = likely_requests) -> int:
     """Write the warm-up file of ``made``; how many records (0: no file). A file that is there stays.
 
     Raises `ServingError` if ``made`` does not load.
@@ -94,7 +98,7 @@ def write_warmup(original: Path, made: Path, model: str, shapes: int) -> int:
     servable = Servable(model, 1, made)
     try:
         records: list[Any] = []
-        for data in accepted(servable, likely_requests(original, shapes), model):
+        for data in accepted(servable, requests(original, shapes), model):
             records.append(data)
             if len(records) == MAX_RECORDS:
                 break
