@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 
+namespace disc_tf_functions {
 #define DISC_TF_DEFINE(result, name, parameters) result(*name) parameters = nullptr;
 DISC_TF_FUNCTIONS(DISC_TF_DEFINE)
 #undef DISC_TF_DEFINE
+}  // namespace disc_tf_functions
 
 void* tensorflow_function(const char* name) {
   // The library of the C API in every wheel and C++ package since 2.0. It is in the process already; it is never loaded from here.

@@ -79,9 +79,13 @@ typedef struct TF_Buffer {
   X(size_t, TF_TensorByteSize, (const TF_Tensor*))                                                                                        \
   X(void, TF_TensorBitcastFrom, (const TF_Tensor* from, TF_DataType, TF_Tensor* to, const int64_t* dims, int num_dims, TF_Status*))
 
+// In a namespace: a variable of the global one has the symbol of TensorFlow's function, which a program with both linked into it would call.
+namespace disc_tf_functions {
 #define DISC_TF_DECLARE(result, name, parameters) extern result(*name) parameters;
 DISC_TF_FUNCTIONS(DISC_TF_DECLARE)
 #undef DISC_TF_DECLARE
+}  // namespace disc_tf_functions
+using namespace disc_tf_functions;
 
 // Sets all of the above; null, or the name of a function that this process's TensorFlow does not have.
 const char* bind_tensorflow();
