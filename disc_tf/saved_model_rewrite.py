@@ -25,11 +25,13 @@ from disc_tf.saved_model_report import MAIN_GRAPH, FunctionReport
 @dataclasses.dataclass
 class Rewritten:
     """``functions``: what was looked at; ``skipped``: what was not, and why. ``without(names)``: the MetaGraph with the clusters of these
-    names (``function:cluster``) in TensorFlow; with no names, all that was compiled."""
+    names (``function:cluster``) in TensorFlow; with no names, all that was compiled. ``bodies``: function with a report -> its
+    graph and what is fetched of it."""
 
     functions: list[FunctionReport]
     skipped: dict[str, str]
     without: Callable[[Collection[str]], Any]
+    bodies: dict[str, tuple[Any, list[str]]] = dataclasses.field(default_factory=dict)
 
 
 def rewrite_meta_graph(
@@ -67,6 +69,7 @@ class _Functions:
         self.read_tables = not _updates_sparsely(meta)
         self.entries: dict[str, FunctionReport] = {}
         self.done: dict[str, tuple[FunctionGraph, OptimizeResult]] = {}
+        self.bodies: dict[str, tuple[Any, list[str]]] = {}
 
     def run(self) -> Rewritten:
         work = list(self.roots.functions)
@@ -80,7 +83,7 @@ class _Functions:
                 work.append(callee)
         for name in self.entries:
             self.roots.skipped.pop(name, None)
-        return Rewritten(list(self.entries.values()), self.roots.skipped, self.without)
+        return Rewritten(list(self.entries.values()), self.roots.skipped, self.without, self.bodies)
 
     def _visit(self, name: str, who: list[str]) -> list[str]:
         """Look at a function; the functions to look at because of it."""
@@ -118,6 +121,7 @@ class _Functions:
             entry.reason = "XLA compiles it as a whole (jit_compile=True), and not all of it is compiled here: save it without jit_compile"
             return []
         entry.report = result.report
+        self.bodies[name] = body.graph_def, body.fetches
         entry.status = "compiled" if result.report.compiled_clusters else "unchanged"
         if self.dry_run and any(c.status == "planned" for c in result.report.clusters):
             entry.status = "planned"
@@ -218,7 +222,7 @@ def _main_graph(
         new.graph_def.CopyFrom(_with_the_rest(meta, changed))
         return new
 
-    return Rewritten([entry], {}, without)
+    return Rewritten([entry], {}, without, {MAIN_GRAPH: (graph, outputs)})
 
 
 def _updates_sparsely(meta: Any) -> bool:

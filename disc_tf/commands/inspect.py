@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
 
     options = options_from(args)
     if optimize_model.is_model(args.input):
-        if args.explain or args.draw or args.outputs:
-            raise CommandError("--explain, --draw and --outputs are for GraphDefs; --report and --json tell of each function", USAGE)
+        if args.draw or args.outputs:
+            raise CommandError("--draw and --outputs are for GraphDefs; --report draws each function", USAGE)
         return optimize_model.run_inspect(args, options)
     _check_files(args)
     graph = read_graph(args.input)

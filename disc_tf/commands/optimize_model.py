@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +95,8 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     _check(args.input)
     if args.report:
         check_output(args.report)
+    if args.explain:
+        return _explain(args, options)
     try:
         report = optimize_saved_model(args.input, None, options, dry_run=True).report
     except SavedModelError as e:
@@ -100,6 +104,24 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     if args.report:
         write_report(args.report, report, args.input)
     print(report.to_json() if args.json else report.to_text())
+    return OK
+
+
+def _explain(args: argparse.Namespace, options: Options) -> int:
+    """`disc-tf inspect DIR --explain NODE`: in every function that has the node."""
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.insight.explain import explain_model
+    from disc_tf.saved_model_source import as_directory
+
+    try:
+        with as_directory(args.input) as directory:
+            found = explain_model(directory, args.explain, options)
+    except (GraphError, SavedModelError) as e:
+        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    if args.json:
+        print(json.dumps({name: dataclasses.asdict(e) for name, e in found.items()}, indent=2))
+    else:
+        print("\n".join(f"{name}:\n{e.to_text()}" for name, e in found.items()))
     return OK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from pathlib import Path
 from typing import Any
 
 from disc_tf.frontend.analysis import SOURCES, Analysis
@@ -109,6 +110,26 @@ def explain(graph_def: Any, name: str, outputs: list[str] | None = None, options
         if reason is not None:
             out.code, out.reason, out.advice = reason.code, reason.message, REASON_ADVICE.get(reason.code, "")
     return out
+
+
+def explain_model(directory: str | Path, name: str, options: Options | None = None) -> dict[str, Explanation]:
+    """Explain ``name`` in a SavedModel: function (or main graph) looked at -> `Explanation`, for each that has it. ``GraphError`` if none
+    has, `SavedModelError` for a directory that cannot be read."""
+    from disc_tf.frontend.saved_model import choose_meta_graph, read_saved_model
+    from disc_tf.saved_model_rewrite import rewrite_meta_graph
+
+    meta = choose_meta_graph(read_saved_model(directory), None)
+    rewritten = rewrite_meta_graph(meta, options or Options(), dry_run=True)
+    found, close = {}, ""
+    for function, (graph_def, fetches) in rewritten.bodies.items():
+        try:
+            found[function] = explain(graph_def, name, fetches, options)
+        except GraphError as e:
+            close = close or str(e).partition("; ")[2]
+    if not found:
+        looked = ", ".join(list(rewritten.bodies)[:4]) or "none"
+        raise GraphError(f"no function that is looked at has a node {name!r} ({looked})" + (f"; {close}" if close else ""))
+    return found
 
 
 def _unknown(name: str, names: list[str]) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from disc_tf.cli import main
 from disc_tf.frontend.errors import REASON_ADVICE, REASON_TEXT, GraphError
-from disc_tf.insight.explain import explain
+from disc_tf.frontend.tfproto import message_class
+from disc_tf.insight.explain import explain, explain_model
 from disc_tf.optimizer import optimize_graph_def
 from disc_tf.options import Options
 from tests.frontend.graphs import F32, G, body_node
@@ -106,3 +111,21 @@ def test_an_optimised_graph() -> None:
 
 def test_every_reason_has_a_way_out() -> None:
     assert REASON_ADVICE.keys() == REASON_TEXT.keys()
+
+
+def test_a_saved_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of TensorFlow 1: the main graph is named, and nothing is written."""
+    message = message_class("SavedModel")()
+    meta = message.meta_graphs.add()
+    meta.meta_info_def.tags.append("serve")
+    meta.graph_def.CopyFrom(graph().proto)
+    signature = meta.signature_def["serving_default"]
+    signature.inputs["x"].name, signature.outputs["y"].name = "x:0", "out:0"
+    (tmp_path / "saved_model.pb").write_bytes(message.SerializeToString())
+    (explained,) = explain_model(tmp_path, "a1", OPTIONS).items()
+    assert explained[0] == "(main graph)" and explained[1].cluster == "disc_cluster_0"
+    with pytest.raises(GraphError, match=r"no node|no function .* has a node 'nothing'"):
+        explain_model(tmp_path, "nothing", OPTIONS)
+    assert main(["inspect", str(tmp_path), "--explain", "s_s", "--json", "--no-use-tf-shapes"]) == 0
+    assert json.loads(capsys.readouterr().out)["(main graph)"]["code"] == "UNSUPPORTED_OP"
+    assert [p.name for p in tmp_path.iterdir()] == ["saved_model.pb"]
