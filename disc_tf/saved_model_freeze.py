@@ -16,6 +16,8 @@ from disc_tf.frontend.graph import parse_tensor
 from disc_tf.frontend.opdefs import DT_STRING
 from disc_tf.frontend.resource_gather import read_first
 from disc_tf.frontend.saved_model import (
+    MAX_GRAPH,
+    TOO_LARGE,
     SavedModelError,
     choose_meta_graph,
     read_saved_model,
@@ -44,6 +46,8 @@ def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None
     kept = list(dict.fromkeys([*outputs, *inputs, *_initialiser(meta), *assets]))
     _check_reads_only(meta, names, outputs)
     graph_def = _constants(src, meta, kept)
+    if graph_def.ByteSize() >= MAX_GRAPH:
+        raise SavedModelError(f"cannot freeze {src}: {TOO_LARGE}")
     new = type(message)()
     new.saved_model_schema_version = message.saved_model_schema_version
     frozen = new.meta_graphs.add()

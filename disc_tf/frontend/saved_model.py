@@ -22,6 +22,9 @@ from disc_tf.frontend.tfproto import message_class, parse, serialized
 
 FILE = "saved_model.pb"
 TEXT_FILE = "saved_model.pbtxt"
+#: bytes that protobuf can write
+MAX_GRAPH = 1 << 31
+TOO_LARGE = f"the graph is larger than the 2 GB that {FILE} can hold: keep the weights in variables (no --freeze)"
 #: signatures that TensorFlow itself adds
 HIDDEN_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 #: words in the names of methods that are there for training
@@ -84,8 +87,8 @@ def _from_text(text: str) -> Any:
 
 def write_saved_model(path: str | Path, message: Any) -> None:
     """Write `saved_model.pb` into a directory. `SavedModelError` beyond the two gigabytes that protobuf allows."""
-    if message.ByteSize() >= 1 << 31:
-        raise SavedModelError(f"the graph is larger than the 2 GB that {FILE} can hold: keep the weights in variables (no --freeze)")
+    if message.ByteSize() >= MAX_GRAPH:
+        raise SavedModelError(TOO_LARGE)
     (Path(path) / FILE).write_bytes(serialized(message))
 
 
