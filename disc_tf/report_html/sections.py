@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disc_tf.frontend.errors import REASON_ADVICE
 from disc_tf.report import ClusterProfile, ClusterReport, LeftOut, Report, ShapeResult
 from disc_tf.report_html import plots
 from disc_tf.report_html.graph import MOST, draw
@@ -160,7 +161,9 @@ def left_out(report: Report, prefix: str = "", *, search: bool = True) -> Sectio
         if len(nodes) > _NAMES:
             items.append(tag("li", f"and {len(nodes) - _NAMES} more"))
         head = [tag("b", f"{len(nodes)} "), tag("code", code), f": {reason}"]
-        parts.append(tag("details", tag("summary", head), tag("ul", items, class_="nodes"), data_group=f"{code} {reason}"))
+        advice = REASON_ADVICE.get(code)
+        way_out = tag("p", f"Way out: {advice}.", class_="quiet") if advice else None
+        parts.append(tag("details", tag("summary", head), way_out, tag("ul", items, class_="nodes"), data_group=f"{code} {reason}"))
     return f"{prefix}left-out", f"Left in TensorFlow: {len(report.left_out)} nodes", join(parts)
 
 
