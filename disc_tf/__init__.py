@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from disc_tf.report import Report
     from disc_tf.saved_model import SavedModelResult, optimize_saved_model, restore_saved_model
     from disc_tf.standalone import Standalone, compile_graph_def
+    from disc_tf.standalone_model import compile_saved_model
 
 _WHERE = {
     "jit": "disc_tf.just_in_time",
@@ -29,6 +30,7 @@ _WHERE = {
     "Report": "disc_tf.report",
     "Standalone": "disc_tf.standalone",
     "compile_graph_def": "disc_tf.standalone",
+    "compile_saved_model": "disc_tf.standalone_model",
     "SavedModelResult": "disc_tf.saved_model",
     "optimize_saved_model": "disc_tf.saved_model",
     "restore_saved_model": "disc_tf.saved_model",
@@ -44,6 +46,7 @@ __all__ = [
     "Standalone",
     "__version__",
     "compile_graph_def",
+    "compile_saved_model",
     "jit",
     "load_op_library",
     "optimize_graph_def",

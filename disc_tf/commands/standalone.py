@@ -1,4 +1,4 @@
-"""`disc-tf optimize GRAPH -o MODEL.disc`: the whole graph as one file that runs without TensorFlow, proved before it is there."""
+"""`disc-tf optimize MODEL -o MODEL.disc`: a graph or a signature as one file that runs without TensorFlow, proved before it is there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from disc_tf.commands import optimize_model
 from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
@@ -25,6 +26,7 @@ from disc_tf.commands.common import (
     parse_sizes,
     read_whole_graph,
 )
+from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import Options
 from disc_tf.report import shape_line
 
@@ -42,15 +44,19 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     target = check_output(args.output)
     if args.report:
         check_output(args.report)
-    graph = read_whole_graph(args.input)
+    names: dict[str, str] = {}
+    if optimize_model.is_model(args.input):
+        graph, outputs, names = _signature(args, say)
+    else:
+        graph, outputs = read_whole_graph(args.input), list(args.outputs)
     say(f"read {args.input}: {len(graph.node)} nodes")
-    specs, outputs, trace = ([], list(args.outputs), [])
+    specs, trace = [], []
     if not args.no_verify:
-        specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
+        specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, outputs)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temp:
         made = Path(temp) / target.name
         try:
-            found = compile_graph_def(graph, outputs or None, made, options=options, progress=say)
+            found = compile_graph_def(graph, outputs or None, made, options=options, names=names, progress=say)
         except NotWhole as e:
             raise CommandError(f"{args.input}: {e}", NOTHING_COMPILED) from e
         except GraphError as e:
@@ -62,7 +68,11 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
         }  # fmt: skip
         if not args.no_verify:
             sizes = parse_sizes(args.shape) or (trace[: args.points] if trace else None)
-            report["verified"] = _prove(args, graph, made, specs, sizes, Path(temp), say)
+            file = Path(temp) / "frozen.pb"
+            if names:
+                file.write_bytes(serialized(graph))
+            original = file if names else binary_form(args.input, graph, temp)
+            report["verified"] = _prove(args, original, made, specs, outputs, names, sizes, say)
         os.replace(made, target)
     if args.report:
         Path(args.report).write_text(json.dumps(report, indent=2))
@@ -73,9 +83,25 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     return OK
 
 
-def _prove(args: argparse.Namespace, graph: Any, made: Path, specs: Any, sizes: Any, temp: Path, say: Callable[[str], None]) -> bool:
+def _signature(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Any, list[str], dict[str, str]]:
+    """The graph of the model's signature, its outputs, and the keys that tensors have."""
+    from disc_tf.frontend.saved_model import SavedModelError
+    from disc_tf.standalone_model import freeze_signature
+
+    if len(args.signature) > 1 or args.outputs:
+        raise CommandError("a .disc file is made of one signature (--signature), all its outputs", USAGE)
+    try:
+        found = freeze_signature(args.input, (args.signature or ["serving_default"])[0], say)
+    except SavedModelError as e:
+        raise CommandError(str(e)) from e
+    return found.graph_def, found.outputs, found.names
+
+
+def _prove(
+    args: argparse.Namespace, original: str | Path, made: Path, specs: Any, outputs: list[str], names: dict[str, str], sizes: Any,
+    say: Callable[[str], None],
+) -> bool:  # fmt: skip
     """Whether results could be compared with TensorFlow's. `CommandError` if one differs."""
-    from disc_tf.frontend.load import load as load_graph
     from disc_tf.runtime.executable import DiscError
     from disc_tf.runtime.runner import load
     from disc_tf.testing.inputs import sample_sizes
@@ -89,11 +115,11 @@ def _prove(args: argparse.Namespace, graph: Any, made: Path, specs: Any, sizes: 
     except DiscError as e:
         say(f"not verified: {e.message}")
         return False
-    fetches = load_graph(graph, args.outputs or list(runner.outputs)).fetches
-    names = [f"{n}:{port}" for n, port in fetches]
+    fetches = [n if ":" in n else f"{n}:0" for n in outputs or runner.outputs]
     say(f"verifying at {len(sizes)} shapes against TensorFlow")
-    used = [s for s in specs if s.name in runner.inputs]
-    found = verify_runner(binary_form(args.input, graph, temp), runner, used, names, sizes, threads=args.threads)
+    public: dict[str, str] = {s.name: names.get(f"{s.name}:0", str(s.name)) for s in specs}
+    used = [s for s in specs if public[s.name] in runner.inputs]
+    found = verify_runner(original, runner, used, fetches, sizes, names=public, threads=args.threads)
     for r in found:
         if not r.ok:
             raise CommandError(f"{args.input}: verification failed, {args.output} was not written: {shape_line(r)}", VERIFY_FAILED)

@@ -51,14 +51,17 @@ def verify_runner(
     outputs: Sequence[str],
     sizes: Sequence[Mapping[str, int]],
     *,
+    names: Mapping[str, str] | None = None,
     threads: int = 0,
     broadcast: bool = True,
     progress: Callable[[ShapeResult], None] | None = None,
 ) -> list[ShapeResult]:
     """Run graph and runner at every assignment of ``sizes`` (``broadcast``: and on inputs that broadcast against each other) and compare;
-    where TensorFlow raises, the runner must raise the same code. ``outputs``: the graph's tensors in the order of the runner's outputs."""
-    names = [s.name for s in specs]
+    where TensorFlow raises, the runner must raise the same code. ``outputs``: the graph's tensors in the order of the runner's outputs;
+    ``names``: placeholder -> what the runner calls it."""
+    nodes = [s.name for s in specs]
     cases = [Case(make_feeds(specs, size, seed=i)) for i, size in enumerate(sizes)]
     cases += [Case(feeds) for feeds in broadcast_feeds(specs)] if broadcast else []
-    with TfProcess(original, [f"{name}:0" for name in names], outputs, reference=True, threads=threads) as reference:
-        return Check(names, outputs, reference, RunnerSide(runner, names)).all(cases, progress)
+    with TfProcess(original, [f"{name}:0" for name in nodes], outputs, reference=True, threads=threads) as reference:
+        candidate = RunnerSide(runner, [(names or {}).get(n, n) for n in nodes])
+        return Check(nodes, outputs, reference, candidate).all(cases, progress)

@@ -117,3 +117,32 @@ def test_graphs_and_saved_models_run_in_tensorflow(model: Path, tmp_path: Path, 
     assert "float32 is needed, float64" in capsys.readouterr().err
     assert run("run", tmp_path / "saved", "--signature", "other", "--input", f"x={x}") == 3
     assert "no signature 'other'; there are serving_default" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_signature_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Variables are baked in, names are the signature's keys, and what needs one input comes without the other."""
+    import tensorflow as tf
+
+    from disc_tf.runtime import load
+
+    class Towers(tf.Module):
+        def __init__(self) -> None:
+            self.w = tf.Variable(np.eye(8, dtype=np.float32) / 2)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32, name=n) for n in ("left", "right")])
+        def score(self, left, right):
+            for _ in range(3):
+                left, right = tf.tanh(left @ self.w), tf.tanh(right @ self.w)
+            return {"score": tf.reduce_sum(left * right, -1), "embedding": left}
+
+    towers = Towers()
+    tf.saved_model.save(towers, str(tmp_path / "saved"), {"rank": towers.score})
+    command = ["optimize", tmp_path / "saved", "-o", tmp_path / "m.disc", "--target", "native", "--points", "2"]
+    assert run(*command) == 3 and "serving_default" in capsys.readouterr().err
+    assert run(*command, "--signature", "rank") == 0
+    model = load(tmp_path / "m.disc")
+    assert model.segments[0] == (["left"], ["embedding"]) and list(model.inputs) == ["left", "right"]
+    found, want = model.run({"left": X, "right": 2 * X}), towers.score(X, 2 * X)
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value.numpy(), rtol=1e-4, atol=1e-5)
