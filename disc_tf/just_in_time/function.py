@@ -151,7 +151,10 @@ class JitFunction:
                     version.finish()
                 else:
                     version.start()
-                return (lambda: answer[0]) if answer else version
+                if not answer:
+                    return version
+                version.count("tensorflow")
+                return lambda: answer[0]
             self._refuse(call, f"it cannot be traced with unknown dims: {_short(why)}", call.key)
             return (lambda: answer[0]) if answer else plain
 

@@ -52,12 +52,15 @@ class Version:
     def __call__(self, tensors: list[Any]) -> Any:
         compiled = self.compiled
         if compiled is None or (self._custom_gradient and _recording()):
-            with self._lock:
-                self._answers["tensorflow"] += 1
+            self.count("tensorflow")
             return self.concrete(*tensors)
-        with self._lock:
-            self._answers["compiled"] += 1
+        self.count("compiled")
         return compiled(*tensors)
+
+    def count(self, who: str) -> None:
+        """A call that "compiled" or "tensorflow" answers."""
+        with self._lock:
+            self._answers[who] += 1
 
     def start(self) -> None:
         """Compile in the background, unless that was done or asked for."""

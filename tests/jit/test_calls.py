@@ -76,8 +76,9 @@ def test_spellings_of_a_call_are_one_signature_and_python_values_tell_apart():
         f()
 
 
-def test_tensorflow_answers_until_the_switch():
-    @jit(background=True, worker="thread")
+@pytest.mark.parametrize("worker", ["process", "thread"])
+def test_tensorflow_answers_until_the_switch(worker):
+    @jit(background=True, worker=worker)
     def f(x):
         return tf.tanh(x) + tf.reduce_sum(x, -1, keepdims=True) * 2.0
 
@@ -249,7 +250,7 @@ def test_methods_modules_and_variables_made_on_the_first_call():
     for _ in range(2):
         same(a.forward(x), tf.exp(x * 2.0) + 1.0)
         same(b.forward(x), tf.exp(x * 3.0) + 1.0)
-    assert answered(a.forward) == {"compiled": 1, "tensorflow": 0}, "the first call made the variable, in TensorFlow"
+    assert answered(a.forward) == {"compiled": 1, "tensorflow": 1}, "the first call made the variable, in TensorFlow"
     a.v.assign(a.v * 0.0)
     same(a.forward(x), tf.ones([3, 4]) * 2.0)
     same(b.forward(x), tf.exp(x * 3.0) + 1.0)
@@ -405,6 +406,17 @@ def test_lower_compile_and_concrete_functions():
     text = f.report().to_text()
     assert "compiled" in text and "1 of 1 clusters" in text
     assert '"state": "compiled"' in f.report().to_json()
+
+
+def test_a_forked_process_asks_again_for_what_was_being_compiled():
+    f = jit(lambda x: tf.exp(x) + 1.0)
+    f.lower(tf.ones([2]))
+    (only,) = f._versions.values()
+    only.state = version.COMPILING  # by a thread that a fork leaves behind
+    f.reset_locks()
+    assert only.state == version.TRACED and not only.done.is_set()
+    f(tf.ones([2]))
+    assert f.wait(60) and only.state == version.COMPILED
 
 
 def test_options_are_checked():

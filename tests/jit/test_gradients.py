@@ -50,6 +50,7 @@ def test_first_and_second_order(rows):
     assert s.state == "compiled" and s.answers["tensorflow"] == 0
 
 
+@pytest.mark.slow
 def test_jacobian_and_forward_mode():
     x = tf.random.stateless_normal([2, 6], [3, 4])
     jacobians, tangents = [], []
