@@ -66,6 +66,7 @@ def test_jacobian_and_forward_mode():
     close(*tangents)
 
 
+@pytest.mark.slow
 def test_gradients_in_a_graph():
     nested = jit(layer, nested=True)
     x = tf.random.stateless_normal([2, 6], [3, 4])

@@ -21,6 +21,7 @@ def close(a: Any, b: Any, tolerance: float = 2e-5) -> None:
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_built_by_its_first_call_trains():
     """Batch normalisation and dropout change variables; the seeds of both runs are equal."""
     runs = []
