@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclasses.dataclass
 class Result:
-    """One run. latencies in ms; versions: answers by version."""
+    """One run. Latencies in ms; cpu_ms: processor time of the server for each answer; versions: answers by version."""
 
     name: str
     requests: int
@@ -41,13 +41,14 @@ class Result:
     p50: float
     p90: float
     p99: float
+    cpu_ms: float
     versions: dict[int, int]
 
     def line(self) -> str:
         rate = self.requests / self.seconds
         return (
             f"{self.name:<12} {rate:8.1f} requests/s   p50 {self.p50:8.1f} ms   p90 {self.p90:8.1f} ms   p99 {self.p99:8.1f} ms   "
-            f"{self.failures} failed   answers by version {self.versions}"
+            f"cpu {self.cpu_ms:7.1f} ms/request   {self.failures} failed   answers by version {self.versions}"
         )
 
 
@@ -88,8 +89,8 @@ def requests_of(description: Path, model: str, count: int, seed: int = 0) -> lis
 
 
 @contextlib.contextmanager
-def server(base: Path, name: str, *flags: str) -> Iterator[int]:
-    """`disc-tf serve` in a process of its own, once it answers; its gRPC port."""
+def server(base: Path, name: str, *flags: str) -> Iterator[tuple[int, int]]:
+    """`disc-tf serve` in a process of its own, once it answers; its gRPC port and process id."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -99,13 +100,19 @@ def server(base: Path, name: str, *flags: str) -> Iterator[int]:
         child = subprocess.Popen([*command, "--poll", "0.2", "--quiet-seconds", "0.3", *flags], env=environment, stderr=log)
         try:
             _wait_ready(port, child, log)
-            yield port
+            yield port, child.pid
             child.send_signal(signal.SIGTERM)
             if child.wait(120):
                 raise RuntimeError("the server did not end in order")
         finally:
             child.kill()
             child.wait()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far: user and system (proc(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _wait_ready(port: int, child: subprocess.Popen[bytes], log: Any) -> None:
@@ -174,12 +181,14 @@ def run(name: str, base: Path, model: str, requests: Sequence[bytes], clients: i
     """Serve version 1 of ``base`` under load, publish version 2 (a copy) half way."""
     later = base.with_name(f"{base.name}.later")
     shutil.copytree(base / "1", later)
-    with server(base, model, *flags) as port:
+    with server(base, model, *flags) as (port, pid):
         asyncio.run(load(port, requests, min(clients, 8), 2.0))  # first runs
+        before = _cpu_seconds(pid)
         latencies, failures, versions, took = asyncio.run(load(port, requests, clients, seconds, lambda: later.rename(base / "2")))
+        cpu_ms = (_cpu_seconds(pid) - before) * 1e3 / max(1, len(latencies))
     ms = np.sort(np.array(latencies)) * 1e3
     p50, p90, p99 = (float(np.percentile(ms, p)) if len(ms) else float("nan") for p in (50, 90, 99))
-    return Result(name, len(latencies), failures, took, p50, p90, p99, versions)
+    return Result(name, len(latencies), failures, took, p50, p90, p99, cpu_ms, versions)
 
 
 def main() -> int:
