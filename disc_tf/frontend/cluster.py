@@ -154,8 +154,9 @@ def whole_graph(analysis: Analysis, fetches: Sequence[TensorRef], targets: Seque
     compiled = _mark(analysis, hard, reasons, (), ())
     live = _closure(graph, [*(n for n, _ in fetches), *targets], compiled, hard)
     order = [node for node in analysis.order if node.name in live]
-    nodes = [node for node in order if node.name in compiled]
-    for name in _cut_lists(analysis, order, [[order.index(n) for n in nodes]], {n for n, _ in fetches}):
+    inside = [i for i, node in enumerate(order) if node.name in compiled]
+    nodes = [order[i] for i in inside]
+    for name in _cut_lists(analysis, order, [inside], {n for n, _ in fetches}):
         reasons[name] = Reason("DTYPE", "a TensorList is an output")
     left = {n.name: reasons.get(n.name) for n in order if n.name not in compiled and n.op not in SOURCES}
     kept = {name: why or Reason("INTERNAL", "not compiled") for name, why in left.items()}

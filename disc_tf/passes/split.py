@@ -111,11 +111,15 @@ class _Split:
     def _masks(self) -> None:
         """The set of every op. All that mentions a data-dependent dim has one set: such dims and values do not leave their segment."""
         floor: dict[Op, int] = {}
+        readers: dict[str, list[Op]] = {s: [] for s in self.bound}
+        for op in self.ops:
+            for s in self.symbols[op] & readers.keys():
+                readers[s].append(op)
         for _ in range(16):
             self._walk(floor)
             changed = False
             for s, bind in self.bound.items():
-                users = [op for op in self.ops if s in self.symbols[op]]
+                users = readers[s]
                 union = self.need[bind]
                 for op in users:
                     union |= self.need[op]
@@ -127,7 +131,7 @@ class _Split:
         raise _NotHere
 
     def _walk(self, floor: dict[Op, int]) -> None:
-        checks: list[int] = []
+        checks: dict[int, None] = {}
         for op in self.ops:
             m = floor.get(op, 0)
             if any(not isinstance(v.type, TensorType) for v in op.operands) and op.name not in ("disc.check", "disc.after_all"):
@@ -146,7 +150,7 @@ class _Split:
                 while more := next((c for c in checks if c & m and c | m != m), 0):
                     m |= more
             if op.name == "disc.check":
-                checks.append(m)
+                checks[m] = None
             self.need[op] = m
             for r in op.results:
                 self.mask[r] = m
@@ -161,8 +165,9 @@ class _Split:
         sets = {self.mask[v] for v in self.results}
         sets |= {self.need[op] for op in self.bound.values()}
         for m, own in sorted(work.items(), key=lambda x: -x[1]):
-            more = sum(w for other, w in work.items() if other != m and other & m == m)
-            if len(sets) < MAX_SEGMENTS and own >= max(_WORTH * more, _LEAST * total) and own > 0:
+            if len(sets) >= MAX_SEGMENTS or own <= 0 or own < _LEAST * total:
+                break
+            if own >= _WORTH * sum(w for other, w in work.items() if other != m and other & m == m):
                 sets.add(m)
         return sets
 
