@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import time
 import warnings
@@ -67,8 +68,8 @@ class JitFunction:
         self._binder = Binder(getattr(self._function, "python_function", fn), fixed)
         self._versions: dict[Hashable, Version] = {}
         self._levels: dict[Hashable, int] = {}
-        #: keys that TensorFlow answers without a version, and kinds of calls that have no key
-        self._refused: dict[Hashable, str] = {}
+        #: keys that cannot be traced; reasons why calls were left to TensorFlow
+        self._refused: dict[Hashable, None] = {}
         self._notes: dict[str, None] = {}
         #: variables and layers are made, as far as they are made on a first call
         self._settled = fixed is not None
@@ -92,17 +93,20 @@ class JitFunction:
         except NotKeyed as e:
             self._note(str(e))
             return self._function(*args, **kwargs)
-        version = self._find(call)
+        version, answer = self._find(call), []
         if version is None:
-            first = self._first(call, args, kwargs)
-            if not isinstance(first, Version):
-                return first()
-            version = first
-            if not self._options.background:
-                version.finish()
+            version, answer = self._first(call, args, kwargs)
+            if version is None:
+                return answer[0] if answer else self._function(*args, **kwargs)
         if version.compiled is None and not version.done.is_set():
-            version.start()  # after a fork, or if it was only traced
+            if self._options.background:
+                version.start()
+            else:
+                version.finish()
         self._warn(version)
+        if answer:
+            version.count("tensorflow")
+            return answer[0]
         return version(call.tensors)
 
     def _takes_over(self) -> bool:
@@ -114,49 +118,37 @@ class JitFunction:
     def _find(self, call: Call) -> Version | None:
         return self._versions.get((call.key, statics(call.tensors, self._levels.get(call.key, 0))))
 
-    def _first(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Version | Callable[[], Any]:
-        """The version of a call that has none yet, or what answers it instead."""
-        tf = self._tf
-        plain = functools.partial(self._function, *args, **kwargs)
-        if not tf.executing_eagerly():
-            return plain
+    def _first(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Version | None, list[Any]]:
+        """The version of a call that has none yet (None: it is TensorFlow's), and TensorFlow's answer if that was needed on the way."""
+        answer: list[Any] = []
+        if not self._tf.executing_eagerly():  # in a graph nothing new is traced
+            return None, answer
         with self._lock:
             version = self._find(call)
-            if version is not None:
-                return version
-            level = self._levels.get(call.key, 0)
-            key = (call.key, statics(call.tensors, level))
-            if call.key in self._refused:
-                return plain
-            if len(self._versions) >= self._options.max_signatures:
-                self._refuse(call, f"more than {self._options.max_signatures} rank signatures (max_signatures)", key)
-                return plain
-            answer: list[Any] = []
+            if version is not None or call.key in self._refused:
+                return version, answer
+            limit = self._options.max_signatures
+            if len(self._versions) + len(self._refused) >= limit:
+                self._note(f"more than {limit} rank signatures (max_signatures)")
+                return None, answer
             if not self._settled and not settled(self.__wrapped__):
-                answer.append(plain())
+                answer.append(self._function(*args, **kwargs))
             self._settled = True
             why = ""
-            while level < (1 if self._binder.fixed is not None else LEVELS):
+            for level in range(self._levels.get(call.key, 0), 1 if self._binder.fixed is not None else LEVELS):
                 try:
                     version = self._trace(call, level)
                 except Exception as e:
                     why = why or f"{type(e).__name__}: {e}"
                     if not answer:
-                        answer.append(plain())  # an error in it is the caller's
-                    level += 1
+                        answer.append(self._function(*args, **kwargs))  # an error in it is the caller's
                     continue
                 self._levels[call.key] = level
                 self._versions[(call.key, statics(call.tensors, level))] = version
-                if not self._options.background:
-                    version.finish()
-                else:
-                    version.start()
-                if not answer:
-                    return version
-                version.count("tensorflow")
-                return lambda: answer[0]
-            self._refuse(call, f"it cannot be traced with unknown dims: {_short(why)}", call.key)
-            return (lambda: answer[0]) if answer else plain
+                return version, answer
+            self._refused[call.key] = None
+            self._note(f"{describe(call, 0)} cannot be traced with unknown dims: {_short(why)}")
+            return None, answer
 
     def _trace(self, call: Call, level: int) -> Version:
         tf, binder, function = self._tf, self._binder, self._function
@@ -169,10 +161,6 @@ class JitFunction:
         with tf.init_scope():
             concrete = tf.function(flat, autograph=False).get_concrete_function(*specs)
         return Version(describe(call, level), concrete, len(specs), self._options)
-
-    def _refuse(self, call: Call, why: str, key: Hashable) -> None:
-        self._refused[call.key] = f"{describe(call, 0)}: {why}"
-        self._note(self._refused[call.key] if key is call.key else why)
 
     def _note(self, why: str) -> None:
         """Warn once of a kind of call that stays in TensorFlow."""
@@ -338,8 +326,6 @@ def _as_tf_function(fn: Callable[..., Any], settings: JitOptions) -> Any:
 
 def _warn(text: str) -> None:
     """At the line of the program's own call."""
-    import sys
-
     level, frame = 1, sys._getframe()
     here = os.path.dirname(__file__)
     while frame.f_back is not None and os.path.dirname(frame.f_code.co_filename) == here:

@@ -353,6 +353,12 @@ def test_too_many_signatures_are_left_to_tensorflow():
             same(f(tf.zeros([2]), n), tf.ones([2]) * (n + 1.0))
     assert len(caught) == 1 and len(f.report()) == 2
 
+    g = jit(lambda x, n: tf.exp(sum(x[i] for i in range(x.shape[0])) + 1.0) * n, max_signatures=3)
+    with pytest.warns(JitWarning):
+        for n in range(6):
+            g(tf.zeros([2, 2]), float(n))
+    assert len(g._refused) == 3, "what cannot be traced is not tried for ever"
+
 
 def test_inside_other_graphs_it_is_tensorflows_function():
     calls = []
