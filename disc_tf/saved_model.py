@@ -14,9 +14,11 @@ import dataclasses
 import hashlib
 import json
 import lzma
+import os
 import shutil
+import stat
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from disc_tf.frontend.saved_model import (
     write_saved_model,
 )
 from disc_tf.options import Options
-from disc_tf.publish import staged
+from disc_tf.publish import PublishError, check_destination, staged
 from disc_tf.report import NOT_VERIFIED
 from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.saved_model_rewrite import Rewritten, originals_again, rewrite_meta_graph
@@ -90,6 +92,9 @@ def optimize_saved_model(
     if dst is None and not dry_run:
         raise SavedModelError("no destination is given")
     start = time.perf_counter()
+    own = Path(src) if isinstance(src, str | Path) else None  # not the copy that a frozen model or an object is made into
+    if dst is not None and not dry_run:
+        check_destination(dst, overwrite=overwrite, source=own)
     with as_directory(src, freeze=freeze, signatures=signatures, tags=tags, progress=progress) as source:
         if read_marker(source) is not None:
             raise SavedModelError(f"{source} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
@@ -101,7 +106,7 @@ def optimize_saved_model(
             _compile(meta, settings, report, signatures, all_functions, True, progress)
             return SavedModelResult(None, report)
         assert dst is not None
-        with staged(dst, overwrite=overwrite, source=source) as directory:
+        with _files(dst), staged(dst, overwrite=overwrite, source=own or source) as directory:
             rewritten = _compile(meta, settings, report, signatures, all_functions, False, progress)
             _copy_rest(source, directory)
             _write(source, directory, message, meta, rewritten.without(()), report)
@@ -158,6 +163,15 @@ def _compile(
     return rewritten
 
 
+@contextlib.contextmanager
+def _files(destination: str | Path) -> Iterator[None]:
+    """What the system says of files, as an error that names the destination."""
+    try:
+        yield
+    except OSError as e:  # shutil.Error too
+        raise PublishError(f"cannot write {destination}: {e}") from e
+
+
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +193,8 @@ def _copy_rest(source: Path, directory: Path) -> None:
         return ["disc_tf"] if at == source / EXTRA and "disc_tf" in names else []
 
     shutil.copytree(source, directory, ignore=ignore, dirs_exist_ok=True)
+    for at, _, _ in os.walk(directory):  # the original's may be read-only
+        os.chmod(at, os.stat(at).st_mode | stat.S_IRWXU)
 
 
 def _write(source: Path, directory: Path, message: Any, meta: Any, changed: Any, report: SavedModelReport) -> None:
@@ -288,7 +304,7 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
             launches += originals_again(meta)
         if not launches and marker is None:
             raise SavedModelError(f"{source} was not optimised by disc_tf: there is nothing to restore")
-    with staged(dst, overwrite=overwrite, source=source) as directory:
+    with _files(dst), staged(dst, overwrite=overwrite, source=source) as directory:
         _copy_rest(source, directory)
         if exact:
             kept = _kept(source)[0]

@@ -25,12 +25,11 @@ from disc_tf.frontend.saved_model import (
     signature_tensors,
     write_saved_model,
 )
+from disc_tf.frontend.state import writes_variables
 
 _INIT_SIGNATURE = "__saved_model_init_op"
 #: collections that name the op which initialises tables, and the assets
 _KEPT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "saved_model_assets")
-#: ops that change a variable
-_WRITES = ("Assign", "Scatter", "ResourceScatter", "ResourceApply", "Apply", "ResourceStridedSliceAssign", "CountUpTo")
 
 
 def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None = None, tags: Sequence[str] | None = None) -> None:
@@ -103,7 +102,7 @@ def _check_reads_only(meta: Any, names: Sequence[str], outputs: Sequence[str]) -
     live = [nodes[n] for n in seen if n in nodes]
     for where in [live, *(functions[f].node_def for f in called_functions(live, functions))]:
         for node in where:
-            if node.op.startswith(_WRITES) and not node.op.startswith("AssignVariableXla"):
+            if writes_variables(node.op):
                 what = f"{node.name} ({node.op}) changes a variable when {', '.join(names)} runs"
                 raise SavedModelError(f"cannot freeze: {what}; leave out --freeze")
 

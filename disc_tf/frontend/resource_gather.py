@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from disc_tf.frontend.state import SPARSE_UPDATES
+
 _INT32 = 3
 _DENSE = {"ResourceGather": "GatherV2", "ResourceGatherNd": "GatherNd"}
-#: ops after which a variable is copied for each read
-_SPARSE_UPDATES = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
 
 
 def updates_sparsely(nodes: Iterable[Any]) -> bool:
     """Whether one of the nodes updates parts of a variable."""
-    return any(n.op.startswith(_SPARSE_UPDATES) for n in nodes)
+    return any(n.op.startswith(SPARSE_UPDATES) for n in nodes)
 
 
 def read_first(graph_def: Any) -> Any:

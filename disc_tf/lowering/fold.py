@@ -261,7 +261,8 @@ def _strided_slice(
     node: NodeView, facts: Facts, a: Content, begin: Content, end: Content, strides: Content
 ) -> Content | None:
     masks = masks_of(node)
-    used_begin = [d if not (masks.begin >> i & 1) else Dim.of(0) for i, d in enumerate(begin.tolist())]
+    # an index that takes one element is used whatever the mask says
+    used_begin = [d if not ((masks.begin & ~masks.shrink_axis) >> i & 1) else Dim.of(0) for i, d in enumerate(begin.tolist())]
     used_end = [
         d if not ((masks.end | masks.shrink_axis) >> i & 1) else Dim.of(0) for i, d in enumerate(end.tolist())
     ]

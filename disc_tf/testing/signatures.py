@@ -18,6 +18,7 @@ from disc_tf.frontend.saved_model import (
     signature_names,
     signature_tensors,
 )
+from disc_tf.frontend.state import changes_state
 from disc_tf.testing.inputs import InputSpec, make_spec, share_dims, why_not
 from disc_tf.testing.strings import can_be_made
 from disc_tf.testing.value_flow import Flow
@@ -67,7 +68,7 @@ def plan_model(
         plan = _plan(name, meta.signature_def[name], flow)
         ops = reached_ops(meta, name)
         random = any(op.startswith(_RANDOM) for op in ops)
-        plans[name] = dataclasses.replace(plan, random=random, stateful=random or any(op.startswith(_CHANGES) for op in ops))
+        plans[name] = dataclasses.replace(plan, random=random, stateful=random or any(changes_state(op) for op in ops))
     chosen = loader if loader != "auto" else "tf2" if is_tf2(meta) else "session"
     return ModelPlan(Path(directory), tuple(sorted(meta.meta_info_def.tags)), chosen, plans)
 
@@ -110,14 +111,6 @@ def _shape(info: Any, flow: Flow, node: str, port: int) -> list[int] | None:
 _RANDOM = (
     "Random", "Multinomial", "TruncatedNormal", "ParameterizedTruncatedNormal", "StatefulStandardNormal", "StatefulUniform",
     "RngReadAndSkip",
-)  # fmt: skip
-
-
-#: and those that change variables, tables and queues
-_CHANGES = (
-    "Assign", "Scatter", "ResourceScatter", "ResourceApply", "ResourceSparseApply", "Apply", "SparseApply", "CountUpTo",
-    "ResourceCountUpTo", "LookupTableInsert", "LookupTableRemove", "Queue", "StridedSliceAssign", "ResourceStridedSliceAssign",
-    "Barrier", "Iterator",
 )  # fmt: skip
 
 

@@ -43,6 +43,7 @@ def attention_dims(tf, x, y):
         raw.Pack(values=[b, -1, 12, raw.FloorDiv(x=last, y=4)]), raw.FloorMod(x=last, y=3), raw.Cast(x=s, DstT=tf.int64),
         raw.StridedSlice(input=s, begin=[0], end=[0], strides=[-1], begin_mask=1, end_mask=1),
         raw.StridedSlice(input=s, begin=[0], end=[-1], strides=[1], begin_mask=1), raw.Unpack(value=s, num=3)[1],
+        raw.StridedSlice(input=s, begin=[1], end=[-2], strides=[2], begin_mask=1, end_mask=1, shrink_axis_mask=1),
     ]  # fmt: skip
 
 

@@ -118,6 +118,31 @@ def test_destinations(original, optimized, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_freezing_onto_itself_is_refused(original, copy_of):
+    path = copy_of(original("tf1"))
+    with pytest.raises(PublishError):
+        optimize_saved_model(path, path, freeze=True, overwrite=True, verify=False)
+    assert (path / "variables").is_dir()
+
+
+def test_a_read_only_original(original, copy_of, tmp_path):
+    path = copy_of(original("tf1"))
+    for at, _, files in os.walk(path):
+        os.chmod(at, 0o555)
+        for name in files:
+            os.chmod(Path(at) / name, 0o444)
+    result = optimize_saved_model(path, tmp_path / "out", targets=("native",), verify=False)
+    assert result.path is not None and all(os.stat(at).st_mode & 0o700 == 0o700 for at, _, _ in os.walk(result.path))
+
+
+def test_a_file_that_cannot_be_copied(original, copy_of, tmp_path):
+    path = copy_of(original("tf1"))
+    (path / "variables" / "gone").symlink_to("nowhere")
+    with pytest.raises(PublishError, match="cannot write"):
+        optimize_saved_model(path, tmp_path / "out", targets=("native",), verify=False)
+    assert not (tmp_path / "out").exists() and not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
 def test_only_some_signatures(original, tmp_path):
     report = optimize_saved_model(
         original("tf1_two"), tmp_path / "out", signatures=["other"], targets=("native",), verify=False
