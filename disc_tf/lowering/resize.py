@@ -99,14 +99,18 @@ class Axis:
 
 def _checked(ctx: LoweringContext, node: NodeView, x: Value, source: tuple[Dim, Dim], size: tuple[Dim, Dim]) -> list[Axis]:
     """The axes of height and width, after TF's checks on a 4-dimensional image."""
-    align, half = bool(node.attr("align_corners", False)), bool(node.attr("half_pixel_centers", False))
-    if align and half:
-        raise invalid("If half_pixel_centers is True, align_corners must be False.")
     for d in size:
         ctx.check_dim_cond(d, "GT", 0, message="output dimensions must be positive")
     for d in source:
         ctx.check_dim_cond(d, "GT", 0, message="input image must be of non-zero size")
     ctx.check_dim_cond(x.dims[3], "GT", 0, message="image must have at least one channel")
+    return _axes(ctx, node, source, size)
+
+
+def _axes(ctx: LoweringContext, node: NodeView, source: tuple[Dim, Dim], size: tuple[Dim, Dim]) -> list[Axis]:
+    align, half = bool(node.attr("align_corners", False)), bool(node.attr("half_pixel_centers", False))
+    if align and half:
+        raise invalid("If half_pixel_centers is True, align_corners must be False.")
     return [Axis(ctx, s, z, align, half) for s, z in zip(source, size, strict=True)]
 
 
@@ -360,6 +364,7 @@ def resize_nearest_grad(ctx: LoweringContext, node: NodeView, grads: Value, size
         raise invalid(f"shape_t must have two elements: {size.type}")
     height, width = positive_sizes(ctx, size, f"size of {node.op}", "output dimensions must be positive")
     source = (height, width)
-    rows, columns = _checked(ctx, node, grads, source, (grads.dims[1], grads.dims[2]))
+    # unlike the other gradients, TF's takes one without elements
+    rows, columns = _axes(ctx, node, source, (grads.dims[1], grads.dims[2]))
     where, updates = _taps(ctx, [rows.nearest()], [columns.nearest()], lambda _i, _k: grads)
     return _scatter_add(ctx, where, updates, (grads.dims[0], *source, grads.dims[3]))

@@ -98,6 +98,14 @@ def test_nearest_grad(centers) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("shape", [(2, 0, 3, 2), (2, 3, 0, 2), (0, 3, 2, 2), (2, 3, 2, 0), (1, 0, 0, 1)], ids=str)
+@pytest.mark.parametrize("centers", CENTERS)
+def test_nearest_grad_of_nothing(shape, centers) -> None:
+    for const in ([], ["size"]):
+        given = {"grads": array(shape, "f32"), "size": np.array([4, 5], np.int32)}
+        check_op("ResizeNearestNeighborGrad", **given, const=const, known_dims=["size"], tol=NEAR, **flags("", centers))
+
+
 @pytest.mark.parametrize("dtype", [*(d for d in DType if d.is_float), DType.I8, DType.U8, DType.I32], ids=str)
 def test_nearest_grad_dtypes(dtype) -> None:
     check_op("ResizeNearestNeighborGrad", grads=array((2, 7, 3, 2), dtype), size=np.array([4, 5], np.int32), const=["size"], tol=NEAR)
