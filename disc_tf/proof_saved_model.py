@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from disc_tf.proof import (
     warn_slower,
 )
 from disc_tf.report import FOREIGN, NOT_TIMED, ShapeResult
+from disc_tf.saved_model_report import MAIN_GRAPH
 from disc_tf.testing.saved_models import ModelCheck
 from disc_tf.testing.signatures import plan_model
 
@@ -36,24 +37,32 @@ def prove_saved_model(
     time_budget: float = 0,
     threads: int = 0,
     points: int = 6,
+    sizes: Sequence[Mapping[str, int]] | None = None,
     tolerance: float | None = None,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> None:
     """Verify (and time) the directory ``candidate`` against ``original``; put back clusters that fail; fill the `SavedModelReport`.
 
     put_back: makes ``candidate`` again with exactly these clusters (keys of ``report.clusters``) in TensorFlow. time_budget: seconds after
-    which nothing is timed any more and no further shape is tried (0: none); every signature is compared at least once. ``report.verified``
-    is False only if even the model with every cluster put back differs, and None, with a warning, if no result could be compared.
+    which nothing is timed any more and no further shape is tried (0: none); every signature is compared at least once. sizes: shapes
+    instead of generated ones, for models of one signature. ``report.verified`` is False only if even the model with every cluster put back
+    differs, and None, with a warning, if no result could be compared.
     """
     if not runs_here(report.options["targets"]):
         progress(FOREIGN)
         report.warnings.append(FOREIGN)
         return
     proof = _Proof(candidate, report, put_back, timing, time_budget, progress)
-    plan = plan_model(original, tags=report.tags or None, signatures=report.signatures)
+    compiled = [f for f in report.functions if f.status == "compiled" and f.name != MAIN_GRAPH]
+    plan = plan_model(original, tags=report.tags or None, signatures=report.signatures, functions=[f.name for f in compiled])
     two_bodies = any(c.bodies == 2 for c in report.compiled_clusters)
-    with ModelCheck(plan, tolerance=tolerance, points=points, threads=threads, two_bodies=two_bodies) as check:
+    with ModelCheck(plan, tolerance=tolerance, points=points, sizes=sizes, threads=threads, two_bodies=two_bodies) as check:
         proof.run(check)
+    run = {name for signature in plan.signatures.values() for name in signature.functions}
+    for function in compiled:
+        if function.name not in run:
+            callers = ", ".join(function.called_by[:3])
+            report.warnings.append(f"{function.name} is not verified: no signature or method of the model runs it (called by {callers})")
 
 
 class _Proof:

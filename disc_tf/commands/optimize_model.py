@@ -9,7 +9,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from disc_tf.commands.common import BAD_INPUT, NOTHING_COMPILED, OK, USAGE, VERIFY_FAILED, CommandError, check_output
+from disc_tf.commands.common import (
+    BAD_INPUT,
+    NOTHING_COMPILED,
+    OK,
+    USAGE,
+    VERIFY_FAILED,
+    CommandError,
+    check_output,
+    check_sizes,
+    parse_sizes,
+)
 from disc_tf.commands.reports import write_report
 from disc_tf.frontend.saved_model import SavedModelError, is_saved_model
 from disc_tf.options import Options
@@ -45,6 +55,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     if args.report:
         check_output(args.report)
     _check(args.input)
+    sizes = _sizes(args)
     try:
         result = optimize_saved_model(
             args.input,
@@ -63,6 +74,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
                 time_budget=options.time_budget,
                 threads=args.threads,
                 points=args.points,
+                sizes=sizes,
                 progress=say,
             ),
             progress=say,
@@ -86,6 +98,26 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     if options.strict and not any(c.status == status for c in report.clusters.values()):
         raise CommandError(f"{args.input}: --strict: nothing was compiled", NOTHING_COMPILED)
     return OK
+
+
+def _sizes(args: argparse.Namespace) -> list[dict[str, int]] | None:
+    """``--shape``, which names the dims of one signature. `CommandError` before any work if it does not fit."""
+    from disc_tf.testing.signatures import plan_model
+
+    sizes = parse_sizes(args.shape)
+    if not sizes:
+        return None
+    if not is_saved_model(args.input):
+        raise CommandError("--shape is for SavedModels and GraphDefs: save the model first", USAGE)
+    try:
+        plan = plan_model(args.input, tags=args.tag or None, signatures=args.signature or None)
+    except SavedModelError as e:
+        raise CommandError(str(e), BAD_INPUT) from e
+    if len(plan.signatures) != 1:
+        raise CommandError(f"--shape needs one --signature: the model has {', '.join(plan.signatures) or '(none)'}", USAGE)
+    (signature,) = plan.signatures.values()
+    check_sizes(signature.specs, sizes)
+    return sizes
 
 
 def run_inspect(args: argparse.Namespace, options: Options) -> int:

@@ -215,6 +215,11 @@ def _methods(meta: Any, everywhere: bool) -> Iterable[tuple[str, str]]:
                 yield who, target.bare_concrete_function.concrete_function_name
 
 
+def root_methods(meta: Any) -> list[tuple[str, str]]:
+    """(method, concrete function) of the root object, a method's functions in the order of the file."""
+    return list(_methods(meta, False))
+
+
 def _parameters(meta: Any, name: str) -> list[str]:
     """Parameter names of the Python function that a concrete function was traced from, if the model tells."""
     for node in meta.object_graph_def.nodes:

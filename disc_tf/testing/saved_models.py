@@ -55,7 +55,7 @@ def verify_saved_models(
 class ModelCheck(contextlib.ExitStack):
     """The original's processes, loaded once, against which candidates are held one after the other.
 
-    warnings: what could not be replayed or made up.
+    sizes: shapes for the signature that has just these dims. warnings: what could not be replayed or made up.
     """
 
     def __init__(
@@ -81,7 +81,9 @@ class ModelCheck(contextlib.ExitStack):
                 if not cases:
                     self.warnings.append(f"signature {name} is not verified: {signature.why_not}")
             else:
-                chosen = _distinct(list(sizes) if sizes is not None else sample_sizes(signature.specs, points))
+                free = {d for s in signature.specs for d in s.dims if isinstance(d, str)}
+                given = [size for size in sizes or () if size.keys() == free]
+                chosen = _distinct(given or sample_sizes(signature.specs, points))
                 cases += [Case(make_feeds(signature.specs, size, seed=i)) for i, size in enumerate(chosen)]
                 if two_bodies:
                     cases += [Case(feeds, timed=False) for feeds in broadcast_feeds(signature.specs)]

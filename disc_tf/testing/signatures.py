@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ _STRING = 7
 class SignaturePlan:
     """inputs, outputs: names, sorted. specs: of the inputs, in that order; empty with a reason ``why_not`` where values cannot be made up.
     random: the signature draws random numbers, so that TensorFlow's own answers may differ from run to run. stateful: a run may change what
-    later ones give."""
+    later ones give. functions: of the library that it may run."""
 
     name: str
     inputs: tuple[str, ...]
@@ -40,6 +40,13 @@ class SignaturePlan:
     why_not: str = ""
     random: bool = False
     stateful: bool = False
+    functions: frozenset[str] = frozenset()
+
+    def running(self, ops: Collection[str], functions: Collection[str]) -> SignaturePlan:
+        """The plan with what these op types and functions mean for it."""
+        random = any(op.startswith(_RANDOM) for op in ops)
+        stateful = random or any(changes_state(op) for op in ops)
+        return dataclasses.replace(self, random=random, stateful=stateful, functions=frozenset(functions))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +60,15 @@ class ModelPlan:
 
 
 def plan_model(
-    directory: str | Path, *, tags: Sequence[str] | None = None, signatures: Sequence[str] | None = None, loader: str = "auto"
+    directory: str | Path,
+    *,
+    tags: Sequence[str] | None = None,
+    signatures: Sequence[str] | None = None,
+    functions: Collection[str] = (),
+    loader: str = "auto",
 ) -> ModelPlan:
-    """Read a SavedModel and how its signatures (None: all) can be run. `SavedModelError` for what cannot be read or is not there."""
+    """Read a SavedModel and how its signatures (None: all) can be run, and, where no signature runs one of ``functions``, a method that
+    does (``__call__#0``). `SavedModelError` for what cannot be read or is not there."""
     message = read_saved_model(directory)
     meta = choose_meta_graph(message, tags)
     there = signature_names(meta)
@@ -66,9 +79,12 @@ def plan_model(
     plans = {}
     for name in wanted:
         plan = _plan(name, meta.signature_def[name], flow)
-        ops = reached_ops(meta, name)
-        random = any(op.startswith(_RANDOM) for op in ops)
-        plans[name] = dataclasses.replace(plan, random=random, stateful=random or any(changes_state(op) for op in ops))
+        plans[name] = plan.running(*reached(meta, name))
+    missed = set(functions).difference(*(p.functions for p in plans.values()))
+    if missed:
+        from disc_tf.testing.methods import plan_methods
+
+        plans |= plan_methods(meta, missed)
     chosen = loader if loader != "auto" else "tf2" if is_tf2(meta) else "session"
     return ModelPlan(Path(directory), tuple(sorted(meta.meta_info_def.tags)), chosen, plans)
 
@@ -114,10 +130,10 @@ _RANDOM = (
 )  # fmt: skip
 
 
-def reached_ops(meta: Any, signature: str) -> set[str]:
-    """The op types that what the signature's outputs need is made of, function bodies included."""
+def reached(meta: Any, signature: str) -> tuple[set[str], set[str]]:
+    """(op types, function names) that what the signature's outputs need is made of, function bodies included."""
     nodes = {n.name: n for n in meta.graph_def.node}
-    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    library = {f.signature.name: f for f in meta.graph_def.library.function}
     work = [parse_tensor(text)[0] for text in signature_tensors(meta.signature_def[signature], "outputs").values()]
     seen: set[str] = set()
     while work:
@@ -125,10 +141,15 @@ def reached_ops(meta: Any, signature: str) -> set[str]:
             continue
         seen.add(name)
         work += [text.lstrip("^").partition(":")[0] for text in nodes[name].input]
-    reached, ops, done = [nodes[name] for name in seen], set(), set()
-    while reached:
-        ops |= {node.op for node in reached}
-        fresh = {name for node in reached for name in mentioned_functions(node) if name in functions} - done
+    return reached_from([nodes[name] for name in seen], library)
+
+
+def reached_from(nodes: Sequence[Any], library: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """(op types, function names) of nodes and of the bodies that they mention."""
+    found, ops, done = list(nodes), set(), set()
+    while found:
+        ops |= {node.op for node in found}
+        fresh = {name for node in found for name in mentioned_functions(node) if name in library} - done
         done |= fresh
-        reached = [n for name in fresh for n in functions[name].node_def]
-    return ops
+        found = [n for name in fresh for n in library[name].node_def]
+    return ops, done

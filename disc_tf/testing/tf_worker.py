@@ -138,10 +138,31 @@ class SignatureRunner(_Runner):
 
     def prepare(self, argument: Any) -> Callable[[], Any]:
         signature, feeds = argument
+        if signature not in self.model.signatures:
+            return self.prepare_method(signature, list(feeds.values()))
         function = self.model.signatures[signature]
         _, wanted = function.structured_input_signature
         tensors = {name: self.tf.constant(value, dtype=wanted[name].dtype) for name, value in feeds.items()}
         return functools.partial(function, **tensors)
+
+    def prepare_method(self, signature: str, feeds: list[Any]) -> Callable[[], Any]:
+        """``method#index``: a concrete function of a method of the root object; what it gives is called ``output_0``, ``output_1`` ..."""
+        nest = self.tf.nest
+        method, _, index = signature.partition("#")
+        function = getattr(self.model, method)
+        function = getattr(function, "concrete_functions", [function])[int(index)]
+        values = iter(feeds)
+
+        def value(spec: Any) -> Any:
+            return self.tf.constant(next(values), dtype=spec.dtype) if isinstance(spec, self.tf.TensorSpec) else spec
+
+        args, kwargs = nest.map_structure(value, function.structured_input_signature)
+
+        def call() -> dict[str, Any]:
+            found = nest.flatten(function(*args, **kwargs), expand_composites=True)
+            return {f"output_{i}": tensor for i, tensor in enumerate(found)}
+
+        return call
 
     def results(self, found: Any) -> Any:
         return {name: value.numpy() for name, value in found.items()}

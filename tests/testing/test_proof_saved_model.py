@@ -83,7 +83,8 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(proof_saved_model, "ModelCheck", made)
-    monkeypatch.setattr(proof_saved_model, "plan_model", lambda *_, **__: SimpleNamespace())
+    plans = {name: SimpleNamespace(functions=frozenset(functions)) for name, functions in SIGNATURES.items()}
+    monkeypatch.setattr(proof_saved_model, "plan_model", lambda *_, **__: SimpleNamespace(signatures=plans))
     return made
 
 
@@ -138,6 +139,12 @@ def test_a_difference_that_stays_is_a_failure(world: World, monkeypatch: pytest.
     monkeypatch.setattr(world, "attempt", lambda *_, **__: {"serving_default": [ShapeResult({}, False, "y: values differ")]})
     report = prove(world)
     assert report.verified is False and not report.compiled_clusters
+
+
+def test_functions_that_no_signature_runs_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    only = {"serving_default": SimpleNamespace(functions=frozenset(["f"]))}
+    monkeypatch.setattr(proof_saved_model, "plan_model", lambda *_, **__: SimpleNamespace(signatures=only))
+    assert next(w for w in prove(world).warnings if "no signature or method" in w).startswith("g is not verified")
 
 
 def test_the_time_budget_ends_the_search(world: World) -> None:

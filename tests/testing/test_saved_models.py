@@ -55,6 +55,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         def counted(self, x: Any) -> Any:
             return {"count": self.count.assign_add(1.0) + 0.0 * tf.reduce_sum(x), "noise": tf.random.uniform(tf.shape(x))}
 
+        @tf.function(input_signature=[tf.TensorSpec((None,), tf.int64, name="ids")])
+        def __call__(self, ids: Any) -> Any:
+            return tf.tanh(tf.gather(self.table, ids)) * 2.0, {"n": tf.size(ids)}
+
     m = Model()
     signatures = {"serving_default": m.rows, "named": m.named, "parsed": m.parsed, "counted": m.counted}
     tf.saved_model.save(m, str(base / "1"), signatures=signatures)
@@ -95,6 +99,10 @@ def changed(model: Path, target: Path) -> Path:
     return target
 
 
+def saved_functions(model: Path) -> list[str]:
+    return [f.signature.name for f in read_saved_model(model).meta_graphs[0].graph_def.library.function]
+
+
 def test_values_that_the_signatures_accept(model: Path) -> None:
     plan = plan_model(model)
     assert plan.loader == "tf2" and next(iter(plan.signatures)) == "serving_default"
@@ -106,6 +114,9 @@ def test_values_that_the_signatures_accept(model: Path) -> None:
     (examples,) = plan.signatures["parsed"].specs
     found = [message_class("Example").FromString(e).features.feature for e in examples.make([200], rng)]
     assert {e["id"].int64_list.value[0] for e in found} == set(range(17)) and all(e["tags"].bytes_list.value for e in found)
+    called = {f for f in saved_functions(model) if f.startswith("__inference___call__")}
+    (method,) = (s for n, s in plan_model(model, functions=called).signatures.items() if n not in plan.signatures)
+    assert method.name == "__call__#0" and method.specs[0].high == 17 and len(method.outputs) == 2
     assert [s.name for s in plan.signatures.values() if s.random] == ["counted"]
     assert [s.name for s in plan.signatures.values() if s.stateful] == ["counted"]
 
@@ -145,9 +156,9 @@ def test_a_changed_signature_is_found(model: Path, tmp_path: Path, loader: str) 
 @pytest.mark.slow
 def test_bench(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", str(model), str(model), "--json", "--rounds", "2"]
-    assert main([*arguments, "--signature", "serving_default", "--shape", "bias/0=2,ids/1=3"]) == 0
+    assert main([*arguments, "--signature", "serving_default", "--shape", "ids/0=2,ids/1=3"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["shapes"]
-    assert row["dims"] == {"bias/0": 2, "ids/1": 3} and row["original"]["median"] > 0
+    assert row["dims"] == {"ids/0": 2, "ids/1": 3} and row["original"]["median"] > 0
 
 
 def test_usage(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,3 +177,55 @@ def test_usage(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     for arguments, code, said in cases:
         assert main(["verify", *arguments]) == code
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_broken_cluster_is_put_back_and_the_rest_published(model: Path, tmp_path: Path) -> None:
+    """One artefact is damaged in every candidate that holds it: bisection finds it among the clusters of all signatures."""
+    from disc_tf.proof_saved_model import prove_saved_model
+    from disc_tf.saved_model import optimize_saved_model
+
+    def damage(directory: Path, function: str) -> None:
+        message = read_saved_model(directory)
+        for f in message.meta_graphs[0].graph_def.library.function:
+            for node in f.node_def:
+                if node.op == "DiscLaunch" and f.signature.name == function:
+                    code = bytearray(node.attr["executable"].s)
+                    code[len(code) // 2] ^= 0xFF
+                    node.attr["executable"].s = bytes(code)
+        write_saved_model(directory, message)
+
+    bad: list[str] = []
+
+    def prove(source: Path, candidate: Path, report: Any, put_back: Any) -> None:
+        names = list(report.clusters)
+        bad.append(next(n for n in names if "rows" in n))
+        function = bad[0].rpartition(":")[0]
+        damage(candidate, function)
+
+        def put_back_and_damage(gone: Any) -> None:
+            put_back(gone)
+            damage(candidate, function)
+
+        prove_saved_model(source, candidate, report, put_back_and_damage, timing=False, points=3)
+
+    result = optimize_saved_model(model, tmp_path / "out", targets=("native",), prove=prove)
+    report = result.report
+    assert len(report.clusters) >= 2 and report.verified is True
+    assert [name for name, c in report.clusters.items() if c.status == "put_back"] == bad
+    assert "signature serving_default differs" in report.clusters[bad[0]].reason
+    assert report.verification["__call__#0"][0].max_abs.keys() == {"output_0", "output_1"}  # no signature runs it
+    assert not any("not verified" in w for w in report.warnings)
+    assert main(["verify", str(model), str(tmp_path / "out"), "--points", "3"]) == 0
+
+
+@pytest.mark.slow
+def test_optimize_at_given_shapes(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["optimize", str(model), "-o", str(tmp_path / "out"), "--no-timing", "--target", "native", "--json", "--quiet"]
+    assert main([*arguments, "--shape", "ids/0=2,ids/1=3"]) == 2
+    assert "--shape needs one --signature" in capsys.readouterr().err
+    assert main([*arguments, "--signature", "serving_default", "--shape", "ids/0=2,ids/1=3"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["verified"] and report["verification"]["serving_default"][0]["shapes"]["ids"] == [2, 3]
+    assert all(r["original_ms"] is None for r in report["verification"]["serving_default"])
+    assert any("--no-timing" in w for w in report["warnings"])
