@@ -1,7 +1,8 @@
 """Control edges among live nodes: what each of them really orders.
 
 A node is *hard* if running it can be seen without reading its outputs: it has a side effect, it is an Assert, or it may fail and only
-control edges keep it alive. An edge from any other node orders nothing by itself; it stands for the nearest hard nodes before it.
+control edges keep it alive. A read of a variable that the graph also changes is hard as well: what it gives depends on when it runs.
+An edge from any other node orders nothing by itself; it stands for the nearest hard nodes before it.
 
 A node that reads an `If`, `While` or call with effects is hard too: TensorFlow inlines these, and an edge from the call itself then only
 waits for the control outputs of the body, an edge from a reader of its results for what computes them.
@@ -12,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from disc_tf.frontend.functions import has_effect
-from disc_tf.frontend.graph import Graph, Node
-from disc_tf.frontend.opdefs import CALL_OPS, CANNOT_FAIL, CONTROL_FLOW
+from disc_tf.frontend.graph import Graph, Node, TensorRef
+from disc_tf.frontend.opdefs import CALL_OPS, CANNOT_FAIL, CONTROL_FLOW, READS
 
 #: a set of nearest hard nodes may not grow beyond this; the node itself then stands for them
 _MAX_SET = 32
@@ -40,6 +41,20 @@ def is_hard(node: Node, live: set[str], functions: Mapping[str, object]) -> bool
     return node.op not in CANNOT_FAIL and node.name not in live
 
 
+def _changed(node: Node, graph: Graph, functions: Mapping[str, object]) -> Iterable[TensorRef]:
+    """Handles of the variables that a node may change."""
+    if node.op in READS or not has_effect(node.op, functions):
+        return []
+    return [_handle(graph, ref) for ref in node.inputs]
+
+
+def _handle(graph: Graph, ref: TensorRef) -> TensorRef:
+    """The tensor that a handle comes from, identities seen through."""
+    while (node := graph[ref[0]]).op == "Identity" and node.inputs:
+        ref = node.inputs[0]
+    return ref
+
+
 def nearest_hard(graph: Graph, order: Sequence[Node], outputs: Iterable[str], targets: Iterable[str]) -> dict[str, frozenset[str]]:
     """For each live node the hard nodes that a control edge from it stands for (itself if it is hard)."""
     live = data_live(graph, outputs, targets)
@@ -47,8 +62,10 @@ def nearest_hard(graph: Graph, order: Sequence[Node], outputs: Iterable[str], ta
     empty: frozenset[str] = frozenset()
     found: dict[str, frozenset[str]] = {}
     bodies = {n.name for n in order if (n.op in FUNCTIONAL or n.op in functions) and is_hard(n, live, functions)}
+    changed = {ref for node in order for ref in _changed(node, graph, functions)}
     for node in order:
-        if is_hard(node, live, functions) or any(n in bodies for n, _ in node.inputs):
+        early = node.op == "ReadVariableOp" and _handle(graph, node.inputs[0]) in changed
+        if early or is_hard(node, live, functions) or any(n in bodies for n, _ in node.inputs):
             found[node.name] = frozenset((node.name,))
             continue
         parts = {found.get(n, empty) for n, _ in node.inputs}
