@@ -192,7 +192,9 @@ def _copy_rest(source: Path, directory: Path) -> None:
             return [n for n in names if n in (FILE, TEXT_FILE, FINGERPRINT)]
         return ["disc_tf"] if at == source / EXTRA and "disc_tf" in names else []
 
-    shutil.copytree(source, directory, ignore=ignore, dirs_exist_ok=True)
+    shutil.copytree(source, directory, ignore=ignore, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+    for folder in (directory, *(p for p in directory.rglob("*") if p.is_dir())):  # the source may be read-only, the copy is not
+        folder.chmod(folder.stat().st_mode | 0o700)
     for at, _, _ in os.walk(directory):  # the original's may be read-only
         os.chmod(at, os.stat(at).st_mode | stat.S_IRWXU)
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import disc_tf.ops  # noqa: F401  registers the op
-from disc_tf.saved_model import optimize_saved_model
+from disc_tf.saved_model import _copy_rest, optimize_saved_model
 
 X = np.random.default_rng(0).normal(size=(3, 4)).astype("f")
 SPEC = tf.TensorSpec((None, 4), tf.float32, name="x")
@@ -74,3 +74,19 @@ def test_reads_keep_their_place_among_assignments(name, paths):
             np.testing.assert_allclose(y[key], x[key], rtol=1e-5, atol=1e-6, err_msg=key)
     for x, y in zip((a.w, a.count, a.table), (b.w, b.count, b.table), strict=True):
         np.testing.assert_allclose(y, x, rtol=1e-6)
+
+
+def test_the_copy_of_a_read_only_directory_can_be_written(tmp_path):
+    source, copy = tmp_path / "in", tmp_path / "out"
+    (source / "assets.extra").mkdir(parents=True)
+    (source / "dangling").symlink_to(tmp_path / "nowhere")
+    folders = (source / "assets.extra", source)
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        _copy_rest(source, copy)
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert all(p.stat().st_mode & 0o200 for p in (copy, copy / "assets.extra"))
+    assert not (copy / "dangling").exists()
