@@ -11,6 +11,7 @@ import ctypes
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,6 +245,9 @@ class Executable:
 
     def __init__(self, handle: int, artifact: Artifact) -> None:
         self._handle = handle
+        self._lock = threading.Lock()
+        self._inside = 0  # calls that hold the handle; the last one out closes it after `close`
+        self._closed = False
         self._lib = _capi.library()
         self.artifact = artifact
         self.args: tuple[ArgSpec, ...] = artifact.args
@@ -296,7 +300,12 @@ class Executable:
             memrefs[i] = _memref(array)
         key, options = self._begin(inputs, outputs, max_threads)
         try:
-            return self._results(key, self._lib.disc_execute(self._open(), memrefs, options))
+            handle = self._enter()
+            try:
+                code = self._lib.disc_execute(handle, memrefs, options)
+            finally:
+                self._leave()
+            return self._results(key, code)
         finally:
             del _states[key]
 
@@ -313,7 +322,9 @@ class Executable:
 
     def close(self) -> None:
         """Drops the code; later runs raise. Runs under way end well."""
-        handle, self._handle = self._handle, 0
+        with self._lock:
+            self._closed = True
+            handle = self._idle()
         if handle:
             self._lib.disc_close(handle)
 
@@ -327,10 +338,27 @@ class Executable:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> int:
-        if not self._handle:
-            raise ValueError("the executable was closed")
-        return self._handle
+    def _enter(self) -> int:
+        """The handle, good until `_leave`."""
+        with self._lock:
+            if self._closed:
+                raise ValueError("the executable was closed")
+            self._inside += 1
+            return self._handle
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._inside -= 1
+            handle = self._idle()
+        if handle:
+            self._lib.disc_close(handle)
+
+    def _idle(self) -> int:
+        """The handle for the caller to close, 0 if that is not its business. The lock is held."""
+        if not self._closed or self._inside:
+            return 0
+        handle, self._handle = self._handle, 0
+        return handle
 
     def _begin(
         self, inputs: list, outputs: Sequence | None, max_threads: int, on_output: Callable[[int, np.ndarray], None] | None = None
@@ -367,7 +395,17 @@ class Run:
         self._executable = executable
         self._lib = _capi.library()
         self._key, options = executable._begin([None] * len(executable.args), outputs, max_threads, on_output)
-        self._handle = self._lib.disc_run_begin(executable._open(), options)
+        try:
+            handle = executable._enter()
+            try:
+                self._handle = self._lib.disc_run_begin(handle, options) or 0
+            finally:
+                executable._leave()
+            if not self._handle:
+                raise _last_error()
+        except BaseException:
+            del _states[self._key]
+            raise
         self._seen = 0
         #: segments that still waited after the latest `advance`; -1 before the first
         self.remaining = -1

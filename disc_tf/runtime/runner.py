@@ -15,6 +15,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -152,7 +153,11 @@ class Runner:
 
 
 class Job:
-    """A run under way. ``outputs``: a future of each output. Use `feed` for what `Runner.run_async` was not given."""
+    """A run under way. ``outputs``: a future of each output. Use `feed` for what `Runner.run_async` was not given.
+
+    Thread-safe. A driver is a thread that may call the run; `_driving` is set from before it is asked for until it has let go. Who finds
+    the job over and not driven takes the run out of it, and ends it; all that is decided under the lock.
+    """
 
     def __init__(self, runner: Runner, max_threads: int, on_output: Callable[[str, np.ndarray], None] | None) -> None:
         self._runner = runner
@@ -160,10 +165,11 @@ class Job:
         self.outputs: dict[str, Future[np.ndarray]] = {name: Future() for name in self._names}
         self._all: Future[dict[str, np.ndarray]] = Future()
         self._tell = on_output
-        self._lock = threading.Lock()  # of the queue and the flags
+        self._lock = threading.Lock()  # of the queue, the flags and who has the run; nothing is called under it
         self._queue: deque[tuple[str, np.ndarray]] = deque()
         self._given: set[str] = set()
         self._driving = self._over = False
+        self._run: Run | None = None
         me = weakref.ref(self)  # a job that nobody can feed or ask any more is abandoned
 
         def came(index: int, array: np.ndarray) -> None:
@@ -171,7 +177,7 @@ class Job:
             if job is not None:
                 job._came(index, array)
 
-        self._run: Run | None = runner.executable.start(max_threads=max_threads, on_output=came)
+        self._run = runner.executable.start(max_threads=max_threads, on_output=came)
 
     def feed(self, name: str, value: np.ndarray) -> None:
         """Give an input; never waits. ValueError for an unknown name or one that was given before. What is wrong with its dtype or shape is
@@ -184,7 +190,8 @@ class Job:
             if name in self._given:
                 raise ValueError(f"input {name} was given twice")
             self._given.add(name)
-            self._queue.append((name, value))
+            if not self._over:
+                self._queue.append((name, value))
         self._pump()
 
     def result(self, timeout: float | None = None) -> dict[str, np.ndarray]:
@@ -196,7 +203,7 @@ class Job:
         return self._all.done()
 
     def cancel(self) -> None:
-        """Abandon the run: segments that have not begun never will; outputs that are not there are cancelled."""
+        """Abandon the run; outputs that are not there are cancelled. Segments whose inputs are there may still run, no others will."""
         self._end(concurrent.futures.CancelledError())
 
     def __enter__(self) -> Self:
@@ -206,10 +213,10 @@ class Job:
         self.cancel()
 
     def __del__(self) -> None:
-        if hasattr(self, "_over"):
+        if hasattr(self, "_run") and not sys.is_finalizing():
             self.cancel()
 
-    # -- the driver: at most one thread at a time is inside of `_drive`
+    # -- the driver
 
     def _arrived(self, name: str, value: Future[np.ndarray]) -> None:
         if value.cancelled():
@@ -228,17 +235,20 @@ class Job:
             if self._driving or self._over:
                 return
             self._driving = True
-        self._runner._submit(self._drive)
+        try:
+            self._runner._submit(self._drive)
+        except RuntimeError as error:  # no thread to be had
+            self._end(error)  # if `_drive` is called all the same it finds the job over; else the run goes with the job
 
     def _drive(self) -> None:
         run = self._run
-        assert run is not None
+        assert run is not None, "nobody takes the run of a driver"
         try:
             while True:
                 with self._lock:
                     fresh, self._queue = self._queue, deque()
                     if self._over or (not fresh and run.remaining >= 0):
-                        self._driving = False
+                        mine = self._let_go()
                         break
                 for name, value in fresh:
                     run.set_input(self._runner._index[name], value)
@@ -246,11 +256,23 @@ class Job:
                 if run.remaining == 0:
                     self._finish(run.finish())
         except BaseException as error:
-            with self._lock:
-                self._driving = False
             self._end(error)
-        if self._over:
-            self._release()
+            with self._lock:
+                mine = self._let_go()
+        if mine is not None:
+            mine.abandon()
+
+    def _let_go(self) -> Run | None:
+        """The driver stops; the run if that is its to end. The lock is held."""
+        self._driving = False
+        return self._taken()
+
+    def _taken(self) -> Run | None:
+        """The run, for the caller to end: nobody else gets it. None if it is gone, needed or driven. The lock is held."""
+        if self._driving or not self._over:
+            return None
+        run, self._run = self._run, None
+        return run
 
     def _came(self, index: int, array: np.ndarray) -> None:
         """An output is complete: called by the runtime in the driving thread."""
@@ -274,20 +296,16 @@ class Job:
             if self._over:
                 return
             self._over = True
-            busy = self._driving
+            self._queue.clear()
+            mine = self._taken()
+        if mine is not None:
+            mine.abandon()
         for future in (*self.outputs.values(), self._all):
-            if isinstance(error, concurrent.futures.CancelledError):
-                future.cancel()
-            else:
+            if not isinstance(error, concurrent.futures.CancelledError):
                 with contextlib.suppress(concurrent.futures.InvalidStateError):  # there already
                     future.set_exception(error)
-        if not busy:
-            self._release()
-
-    def _release(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.abandon()
+            elif future.cancel():
+                future.set_running_or_notify_cancel()  # `concurrent.futures.wait` wakes up
 
 
 __all__ = ["Job", "Runner", "Tensor", "load", "segment_names"]

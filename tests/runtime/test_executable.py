@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -255,6 +256,7 @@ def test_loader_setting_is_checked():
 
 
 def test_a_thousand_loads_with_interleaved_closes():
+    gc.collect()  # what earlier tests left
     x = np.ones((1, 2), np.float32)
     live: list[tuple[Executable, float]] = []
     fds = len(os.listdir("/proc/self/fd"))
