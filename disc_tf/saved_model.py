@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import json
 import lzma
-import os
 import shutil
 import stat
 import time
@@ -89,6 +88,8 @@ def optimize_saved_model(
     What cannot be compiled stays as it is, with the reason in the report.
     """
     settings = Options.from_overrides(options, **overrides)
+    signatures = [signatures] if isinstance(signatures, str) else signatures
+    tags = [tags] if isinstance(tags, str) else tags
     if dst is None and not dry_run:
         raise SavedModelError("no destination is given")
     start = time.perf_counter()
@@ -194,9 +195,7 @@ def _copy_rest(source: Path, directory: Path) -> None:
 
     shutil.copytree(source, directory, ignore=ignore, ignore_dangling_symlinks=True, dirs_exist_ok=True)
     for folder in (directory, *(p for p in directory.rglob("*") if p.is_dir())):  # the source may be read-only, the copy is not
-        folder.chmod(folder.stat().st_mode | 0o700)
-    for at, _, _ in os.walk(directory):  # the original's may be read-only
-        os.chmod(at, os.stat(at).st_mode | stat.S_IRWXU)
+        folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
 
 
 def _write(source: Path, directory: Path, message: Any, meta: Any, changed: Any, report: SavedModelReport) -> None:
@@ -310,7 +309,7 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
         _copy_rest(source, directory)
         if exact:
             kept = _kept(source)[0]
-            (directory / kept.name.removeprefix("original.").removesuffix(".xz")).write_bytes(lzma.decompress(kept.read_bytes()))
+            (directory / kept.name.removeprefix("original.").removesuffix(".xz")).write_bytes(_unpacked(kept))
             if (source / OURS / f"original.{FINGERPRINT}").exists():
                 shutil.copyfile(source / OURS / f"original.{FINGERPRINT}", directory / FINGERPRINT)
         else:
@@ -323,6 +322,13 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
         if extra.is_dir() and not any(extra.iterdir()):
             extra.rmdir()
     return Restored(Path(dst), exact, launches)
+
+
+def _unpacked(file: Path) -> bytes:
+    try:
+        return lzma.decompress(file.read_bytes())
+    except lzma.LZMAError as e:
+        raise SavedModelError(f"{file} is damaged ({e}): delete it, and the model is restored from its own functions") from e
 
 
 def _kept(source: Path) -> list[Path]:

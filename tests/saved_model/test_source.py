@@ -137,15 +137,25 @@ def test_a_read_only_original(original, copy_of, tmp_path):
 
 def test_a_file_that_cannot_be_copied(original, copy_of, tmp_path):
     path = copy_of(original("tf1"))
-    (path / "variables" / "gone").symlink_to("nowhere")
+    os.mkfifo(path / "assets.pipe")
     with pytest.raises(PublishError, match="cannot write"):
         optimize_saved_model(path, tmp_path / "out", targets=("native",), verify=False)
     assert not (tmp_path / "out").exists() and not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
+def test_a_damaged_original(optimized, copy_of, tmp_path):
+    path = copy_of(optimized("tf1")[0])
+    kept = next((path / "assets.extra" / "disc_tf").glob("original.saved_model.pb*"))
+    kept.write_bytes(b"not xz")
+    with pytest.raises(SavedModelError, match="is damaged"):
+        restore_saved_model(path, tmp_path / "back")
+    kept.unlink()
+    assert restore_saved_model(path, tmp_path / "back").launches == 1
+
+
 def test_only_some_signatures(original, tmp_path):
     report = optimize_saved_model(
-        original("tf1_two"), tmp_path / "out", signatures=["other"], targets=("native",), verify=False
+        original("tf1_two"), tmp_path / "out", signatures="other", targets=("native",), verify=False
     ).report  # fmt: skip
     assert len(report.compiled_clusters) == 1 and report.compiled_clusters[0].node_names[-1] == "second"
     assert set(tf.saved_model.load(str(tmp_path / "out")).signatures) == {"serving_default", "scaled", "other", "bump"}
