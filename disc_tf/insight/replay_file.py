@@ -13,13 +13,14 @@ import io
 import json
 import platform
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from disc_tf.frontend.errors import GraphError
+from disc_tf.frontend.functions import called_functions
 from disc_tf.frontend.opdefs import op_info
 from disc_tf.frontend.rewrite import LAUNCH_OP, RECIPE_ATTR
 from disc_tf.frontend.tensor_proto import fill_tensor
@@ -84,10 +85,10 @@ def make_replay(graph_def: Any, cluster: str, arguments: Sequence[np.ndarray], *
     del moved.input[:]
     moved.input.extend(arg.name for arg in original.signature.input_arg)
     moved.attr.pop(RECIPE_ATTR, None)
-    for name in _called(functions, [original]):
-        launch.library.function.add().CopyFrom(functions[name])
-        if name != original.signature.name:
-            graph.library.function.add().CopyFrom(functions[name])
+    launch.library.function.add().CopyFrom(original)
+    for name in called_functions(original.node_def, functions):
+        for to in (launch, graph):
+            to.library.function.add().CopyFrom(functions[name])
     _add_body(graph, original)
     results = [_tensor(original, original.ret[out.name]) for out in original.signature.output_arg]
     asserts = list(original.control_ret.values())
@@ -105,23 +106,6 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _called(functions: Mapping[str, Any], roots: Sequence[Any]) -> list[str]:
-    """Names of the functions that these reach, their own included."""
-    found: dict[str, None] = {}
-    work = list(roots)
-    while work:
-        f = work.pop()
-        if f.signature.name in found:
-            continue
-        found[f.signature.name] = None
-        for node in f.node_def:
-            names = [node.op]
-            for value in node.attr.values():
-                names += [value.func.name, *(x.name for x in value.list.func)]
-            work += [functions[n] for n in names if n in functions]
-    return list(found)
 
 
 def _add_body(graph: Any, function: Any) -> None:

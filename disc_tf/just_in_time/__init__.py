@@ -2,6 +2,7 @@
 
     function.py     JitFunction: which version answers a call
     signature.py    arguments -> rank signature (structure, dtypes, ranks, Python values) and flat tensors
+    identity.py     objects as keys, not kept alive
     version.py      one rank signature: TensorFlow's trace, then the compiled function
     program.py      a trace as a GraphDef, and an optimised GraphDef as a TensorFlow function again
     canonical.py    a graph without what differs between two processes: what the cache is keyed by

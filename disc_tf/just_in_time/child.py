@@ -64,7 +64,8 @@ class Child:
             raise CompilerGone("there is no Python interpreter to start")
         # The program's own search path: it may have found this package in a way that a new interpreter does not.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
-        command = [sys.executable, "-m", "disc_tf.just_in_time.worker", str(os.getpid())]
+        # -P: what lies in the working directory is not a module
+        command = [sys.executable, "-P", "-m", "disc_tf.just_in_time.worker", str(os.getpid())]
         try:
             self._process = subprocess.Popen(
                 # without buffers, which would have locks that a fork may leave taken

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, overload
 
+from disc_tf.just_in_time.identity import ByIdentity
 from disc_tf.just_in_time.lowered import Lowered, lower
 from disc_tf.just_in_time.reports import JitReport, JitWarning
 from disc_tf.just_in_time.settings import JitOptions
@@ -73,7 +74,7 @@ class JitFunction:
         self._notes: dict[str, None] = {}
         #: variables and layers are made, as far as they are made on a first call
         self._settled = fixed is not None
-        self._bound: weakref.WeakKeyDictionary[Any, JitFunction] = weakref.WeakKeyDictionary()
+        self._bound: ByIdentity[JitFunction] = ByIdentity()
         self.reset_locks()
         _functions.add(self)
 
@@ -123,32 +124,43 @@ class JitFunction:
         answer: list[Any] = []
         if not self._tf.executing_eagerly():  # in a graph nothing new is traced
             return None, answer
-        with self._lock:
-            version = self._find(call)
-            if version is not None or call.key in self._refused:
-                return version, answer
-            limit = self._options.max_signatures
-            if len(self._versions) + len(self._refused) >= limit:
-                self._note(f"more than {limit} rank signatures (max_signatures)")
-                return None, answer
-            if not self._settled and not settled(self.__wrapped__):
-                answer.append(self._function(*args, **kwargs))
-            self._settled = True
-            why = ""
-            for level in range(self._levels.get(call.key, 0), 1 if self._binder.fixed is not None else LEVELS):
+        # The function never runs under the lock: what it starts on other threads (`tf.py_function`) may call it again.
+        if not self._settled and self._find(call) is None and self._may_trace(call) and not settled(self.__wrapped__):
+            answer.append(self._function(*args, **kwargs))
+        why = ""
+        for level in range(self._levels.get(call.key, 0), 1 if self._binder.fixed is not None else LEVELS):
+            with self._lock:
+                version = self._find(call)
+                if version is not None or not self._may_trace(call):
+                    return version, answer
+                self._settled = True
+                if level < self._levels.get(call.key, 0):
+                    continue
                 try:
-                    version = self._trace(call, level)
+                    return self._keep(call, level, self._trace(call, level)), answer
                 except Exception as e:
                     why = why or f"{type(e).__name__}: {e}"
-                    if not answer:
-                        answer.append(self._function(*args, **kwargs))  # an error in it is the caller's
-                    continue
-                self._levels[call.key] = level
-                self._versions[(call.key, statics(call.tensors, level))] = version
-                return version, answer
+            if not answer:
+                answer.append(self._function(*args, **kwargs))  # an error in it is the caller's
+        with self._lock:
             self._refused[call.key] = None
             self._note(f"{describe(call, 0)} cannot be traced with unknown dims: {_short(why)}")
-            return None, answer
+        return None, answer
+
+    def _may_trace(self, call: Call) -> bool:
+        """Whether a version may be made for a call that has none."""
+        if call.key in self._refused:
+            return False
+        limit = self._options.max_signatures
+        if len(self._versions) + len(self._refused) < limit:
+            return True
+        self._note(f"more than {limit} rank signatures (max_signatures)")
+        return False
+
+    def _keep(self, call: Call, level: int, version: Version) -> Version:
+        self._levels[call.key] = level
+        self._versions[(call.key, statics(call.tensors, level))] = version
+        return version
 
     def _trace(self, call: Call, level: int) -> Version:
         tf, binder, function = self._tf, self._binder, self._function
@@ -190,7 +202,7 @@ class JitFunction:
         """Wait until nothing of this function is being compiled; whether that is so after ``timeout`` seconds. Warns of what failed."""
         end = None if timeout is None else time.monotonic() + timeout
         for version in list(self._versions.values()):
-            if not version.done.wait(None if end is None else max(end - time.monotonic(), 0)):
+            if not version.wait(None if end is None else max(end - time.monotonic(), 0)):
                 return False
             self._warn(version)
         return True
@@ -247,9 +259,7 @@ class JitFunction:
                     if level == LEVELS - 1 or self._binder.fixed is not None:
                         raise
                     continue
-                self._levels[call.key] = level
-                self._versions[(call.key, statics(call.tensors, level))] = version
-                return version
+                return self._keep(call, level, version)
         raise AssertionError("a trace succeeds or raises")
 
     # ---- methods ------------------------------------------------------------------------------------------------
@@ -263,7 +273,7 @@ class JitFunction:
             with self._lock:
                 found = self._bound.get(instance)
                 if found is None:
-                    found = self._bound[instance] = JitFunction(_method(self.__wrapped__, weakref.ref(instance)), self._options)
+                    found = self._bound.put(instance, JitFunction(_method(self.__wrapped__, weakref.ref(instance)), self._options))
         return BoundJitFunction(instance, found)
 
     def __repr__(self) -> str:

@@ -13,38 +13,14 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from disc_tf.just_in_time.identity import Identity
+
 #: what of a shape is kept static in a trace: nothing, the last dims (where there are two or more), all but the first dims
 LEVELS = 3
 
 
 class NotKeyed(TypeError):
     """The call has no rank signature; the message says which argument and why."""
-
-
-class Identity:
-    """An object as a key: equal to itself only, not kept alive."""
-
-    __slots__ = ("id", "ref")
-
-    def __init__(self, value: Any) -> None:
-        self.ref = weakref.ref(value)
-        self.id = id(value)
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    def __eq__(self, other: object) -> bool:
-        mine = self.ref()
-        return isinstance(other, Identity) and mine is not None and mine is other.ref()
-
-    def __repr__(self) -> str:
-        return f"<{type(self.ref()).__name__}>"
-
-    def get(self) -> Any:
-        value = self.ref()
-        if value is None:
-            raise ReferenceError("an argument of this rank signature is gone")
-        return value
 
 
 @dataclasses.dataclass(frozen=True)

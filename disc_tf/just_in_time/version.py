@@ -71,14 +71,24 @@ class Version:
         background().submit(self._work, self.settings.worker)
 
     def finish(self) -> None:
-        """Compile here, or wait for the background to have done it. Never raises: see ``state``."""
-        with self._lock:
-            mine = self.state == TRACED
+        """Compile here, or wait for another thread to have done it. What fails is in ``state``; raises only what interrupts the program."""
+        while True:
+            with self._lock:
+                if self.state in (COMPILED, FAILED):
+                    return
+                mine, done = self.state == TRACED, self.done
+                if mine:
+                    self.state = COMPILING
             if mine:
-                self.state = COMPILING
-        if mine:
-            self._work(compile_request)
-        self.done.wait()
+                self._work(compile_request)
+            else:
+                done.wait()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until this is not being compiled, at most ``timeout`` seconds; whether that is so."""
+        with self._lock:
+            idle, done = self.state != COMPILING, self.done
+        return idle or done.wait(timeout)
 
     def take_warning(self) -> str:
         """What to warn of, once; empty if there is nothing."""
@@ -96,15 +106,21 @@ class Version:
 
     def _work(self, compile_: Compile) -> None:
         start = time.perf_counter()
+        why = None
         try:
             why = self._compile(compile_)
         except Exception as e:  # whatever it is: TensorFlow goes on answering
             why = str(e) if isinstance(e, (ProgramError, RuntimeError)) and str(e) else f"{type(e).__name__}: {e}"
-        self.seconds = time.perf_counter() - start
-        with self._lock:
-            self.why = why
-            self.state = FAILED if self.compiled is None else COMPILED
-        self.done.set()
+        finally:
+            with self._lock:
+                done = self.done
+                self.seconds = time.perf_counter() - start
+                if why is None and self.compiled is None:  # interrupted (Ctrl-C): the next that asks begins anew
+                    self.state, self.done = TRACED, threading.Event()
+                else:
+                    self.why = why or ""
+                    self.state = FAILED if self.compiled is None else COMPILED
+            done.set()
 
     def _compile(self, compile_: Compile) -> str:
         """Sets ``compiled``; the reason if it stays None, or what of it failed."""

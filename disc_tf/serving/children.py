@@ -63,7 +63,8 @@ class Children:
         environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         # files, not pipes: nobody reads while it works
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            command = [sys.executable, "-m", module, *arguments]
+            # -P: what lies in the working directory is not a module
+            command = [sys.executable, "-P", "-m", module, *arguments]
             # a session of its own: what the child starts goes with it
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True

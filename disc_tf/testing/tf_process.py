@@ -72,7 +72,8 @@ class Child:
         # A file, not a pipe: nobody reads what the child writes while it works, and a full pipe would stop it.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
         self._child = subprocess.Popen(
-            [python, "-m", "disc_tf.testing.tf_worker"],
+            # -P: what lies in the working directory is not a module
+            [python, "-P", "-m", "disc_tf.testing.tf_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -111,7 +111,6 @@ _passes("TensorArrayWriteV3", lambda i, n: i in (2, 3))
 _passes("RaggedTensorToTensor SparseFillEmptyRows", lambda i, n: i == 1)
 _passes("RaggedTensorToSparse", lambda i, n: i == n - 1)
 _OTHER_PORT = {"SparseFillEmptyRows": 1, "RaggedTensorToSparse": 1, "TensorListPopBack": 1}
-_CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0}
 _BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
 _LOOPS = frozenset({"While", "StatelessWhile"})
 _DECLARE_SHAPES = frozenset({"VarHandleOp", "VariableV2", "Variable", "Placeholder", "PlaceholderWithDefault", "DiscWeight"})

@@ -117,8 +117,8 @@ def _merged(data: bytes, number: int) -> bytes:
     return b"".join(_get(data, number))
 
 
+# 5, a SessionRunLog, feeds tensors and not the inputs of a signature: not replayed
 _PREDICT, _STREAMED, _CLASSIFY, _REGRESS, _MULTI = 6, 7, 2, 3, 4
-_NOT_REPLAYED = 5  # SessionRunLog: feeds tensors, not the inputs of a signature
 
 
 def _requests(record: bytes) -> list[Request]:

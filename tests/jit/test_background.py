@@ -39,7 +39,9 @@ def request() -> Request:
     return Request(graph.SerializeToString(), ["t:0"], options)
 
 
-def test_the_process_compiles_reports_errors_and_may_be_killed():
+def test_the_process_compiles_reports_errors_and_may_be_killed(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit('a file in the working directory is no module')")
+    monkeypatch.chdir(tmp_path)
     child = Child()
     try:
         done = child.compile(request())

@@ -267,6 +267,96 @@ def test_methods_modules_and_variables_made_on_the_first_call():
     assert gone() is None, "a jitted method keeps its object alive"
 
 
+def test_methods_of_objects_that_are_equal_or_cannot_be_hashed():
+    class Scale:
+        def __init__(self, by):
+            self.by = by
+
+        def __eq__(self, other):
+            return isinstance(other, Scale)
+
+        @jit
+        def forward(self, x):
+            return tf.exp(x) * self.by
+
+    class Hashed(Scale):
+        def __hash__(self):
+            return 1
+
+    x = tf.ones([2, 3])
+    for kind in (Scale, Hashed):
+        a, b = kind(2.0), kind(3.0)
+        for _ in range(2):
+            same(a.forward(x), tf.exp(x) * 2.0)
+            same(b.forward(x), tf.exp(x) * 3.0)
+        assert answered(a.forward)["compiled"] and len(a.forward.report()) == 1
+        import gc
+
+        held = Scale.__dict__["forward"]._bound
+        count = len(held)
+        del a, b
+        gc.collect()
+        assert len(held) == count - 2
+
+
+def test_a_function_that_calls_itself_from_another_thread():
+    """On its first call, where no version is there yet."""
+
+    @jit
+    def f(x):
+        if x.shape.rank == 2:
+            return tf.py_function(lambda row: f(row), [x[0]], tf.float32) + 1.0
+        return tf.exp(x)
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(f(tf.zeros([2, 3]))), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found, "it waits for itself"
+    same(found[0], tf.fill([3], 2.0))
+
+
+def test_an_interrupted_compilation_is_begun_anew(monkeypatch):
+    """Ctrl-C in the middle: whoever waits for it does it, and a later call too."""
+    entered, gate, real, seen = threading.Event(), threading.Event(), version.compile_request, []
+
+    def interrupted(request):
+        seen.append(request)
+        if len(seen) > 2:
+            return real(request)
+        entered.set()
+        gate.wait(60)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(version, "compile_request", interrupted)
+    f, x, outcomes = jit(lambda x: tf.exp(x) + 1.0), tf.ones([2, 3]), []
+
+    def ask():
+        try:
+            outcomes.append(f.compile(x).report()[0].state)
+        except KeyboardInterrupt:
+            outcomes.append("interrupted")
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(2)]
+    threads[0].start()
+    assert entered.wait(60)
+    threads[1].start()
+    assert not f.wait(0.05)
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert outcomes == ["interrupted"] * 2
+    assert f.report()[0].state == "traced" and f.wait(60)
+    same(f(x), tf.exp(x) + 1.0)
+    assert f.report()[0].state == "compiled" and len(seen) == 3
+
+
+def test_nothing_is_waited_for_where_nothing_was_asked():
+    f = jit(lambda x: tf.exp(x) + 1.0, background=True)
+    f.lower(tf.ones([2, 3]))
+    assert f.wait(60) and f.report()[0].state == "traced"
+
+
 def test_static_dims_are_kept_where_tracing_needs_them():
     @jit
     def scaled(x):
