@@ -6,11 +6,11 @@ import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disc_tf.atomic import replacing
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
 from disc_tf.testing.inputs import InputSpec, specs_from_graph, specs_from_json
@@ -130,23 +130,10 @@ def write_atomically(path: str, data: bytes) -> None:
     """Write next to the target, sync, rename: a reader sees the old file or the new one, never a half. Links are followed."""
     target = check_output(path)
     try:
-        handle, temp = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with replacing(target) as f:
+            f.write(data)
     except OSError as e:
         raise CommandError(f"cannot write {path}: {e.strerror or e}") from e
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temp, 0o666 & ~umask)
-        os.replace(temp, target)
-    except BaseException as e:
-        Path(temp).unlink(missing_ok=True)
-        if isinstance(e, OSError):
-            raise CommandError(f"cannot write {path}: {e.strerror or e}") from e
-        raise
 
 
 def graph_bytes(graph_def: Any, path: str) -> bytes:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from disc_tf.atomic import replacing
 from disc_tf.frontend.errors import GraphError
 
 OUTPUT_SHAPES = "_output_shapes"
@@ -76,17 +75,8 @@ def _is_ours(path: Path) -> bool:
 def _write(path: Path, content: bytes) -> None:
     if path.exists() and path.stat().st_size == len(content):
         return
-    handle, temp = tempfile.mkstemp(dir=path.parent, prefix=".weight.")
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(content)
-            f.flush()
-            os.fsync(f.fileno())
-        os.chmod(temp, 0o644)
-        os.replace(temp, path)
-    except BaseException:
-        Path(temp).unlink(missing_ok=True)
-        raise
+    with replacing(path, prefix=".weight.") as f:
+        f.write(content)
 
 
 def _empty_like(graph_def: Any) -> Any:

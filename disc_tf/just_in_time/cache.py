@@ -16,12 +16,12 @@ import json
 import os
 import stat
 import struct
-import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from disc_tf.atomic import replacing
 from disc_tf.just_in_time.work import Request, Result
 
 MAGIC = b"DISCJIT\x01"
@@ -114,18 +114,9 @@ class DiskCache:
         if len(data) > self.limit:
             return False
         try:
-            handle, temp = tempfile.mkstemp(dir=self.directory, prefix=".entry.")  # mode 0600
-        except OSError:
-            return False
-        try:
-            with os.fdopen(handle, "wb") as f:
+            with replacing(self._path(key), mode=0o600, prefix=".entry.") as f:
                 f.write(data)
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(temp, self._path(key))
         except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temp)
             return False
         self.evict()
         return True

@@ -1,6 +1,6 @@
 """Stand-alone files (``.disc``): an artefact with the values of its constants, to be mapped and not read.
 
-Imports the standard library and numpy only.
+Of packages imports numpy only.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import hashlib
 import mmap
 import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
+from disc_tf.atomic import replacing
 from disc_tf.runtime import artifact as form
 from disc_tf.runtime.artifact import Artifact, ArtifactError, unpack
 
@@ -39,20 +38,8 @@ def write_file(path: str | os.PathLike[str], artifact: Artifact, constants: Mapp
             raise ArtifactError(f"constant {x.name}: {x.dtype}{list(x.dims)} is needed, {value.dtype}{list(value.shape)} was given")
         if not x.digest:
             raise ArtifactError(f"constant {x.name} has no digest")
-    target = Path(os.path.realpath(path))
-    handle, temp = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as f:
-            _write(f, artifact, constants)
-            f.flush()
-            os.fsync(f.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temp, 0o666 & ~umask)
-        os.replace(temp, target)
-    except BaseException:
-        Path(temp).unlink(missing_ok=True)
-        raise
+    with replacing(os.path.realpath(path)) as f:
+        _write(f, artifact, constants)
 
 
 def _write(f, artifact: Artifact, constants: Mapping[int, np.ndarray]) -> None:
