@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,11 @@ def capture_faults(
     """
     wrong = [c.name for c in report.clusters if c.status == "put_back" and c.reason.startswith("differs")]
     wanted = wrong or [c.name for c in report.clusters if c.status in ("compiled", "put_back")]
-    path = directory / ".candidate.pb"
-    path.write_bytes(serialized(graph_def))
     made: dict[str, Replay] = {}
-    try:
+    with tempfile.TemporaryDirectory(prefix="disc_tf_capture.") as name:  # nothing but replay files is written to the user's directory
+        work = Path(name)
+        path = work / "candidate.pb"
+        path.write_bytes(serialized(graph_def))
         for i, size in enumerate(sizes):
             open_ = [c for c in wanted if c not in made]
             if not open_:
@@ -51,19 +54,27 @@ def capture_faults(
                 if last:
                     report.warnings.append(f"not captured: {', '.join(open_)}: {str(e).splitlines()[0]}")
                 continue
-            for name, arguments in found.items():
-                replay = _replay(graph_def, name, arguments, size)
-                progress(f"{name}: captured at {_spelled(size)}")
-                if name not in wrong or last or differs(replay, directory, threads=threads):
-                    made[name] = replay
-    finally:
-        path.unlink(missing_ok=True)
+            for cluster, arguments in found.items():
+                replay = _replay(graph_def, cluster, arguments, size)
+                progress(f"{cluster}: captured at {_spelled(size)}")
+                if cluster not in wrong or last or differs(replay, work, threads=threads):
+                    made[cluster] = replay
     written = []
-    for name, replay in made.items():
-        target = directory / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}{SUFFIX}"
+    for file, replay in zip(_file_names(made), made.values(), strict=True):
+        target = directory / file
         write(str(target), write_replay(replay))
         written.append(str(target))
     return written
+
+
+def _file_names(clusters: Iterable[str]) -> list[str]:
+    """A file for each cluster; names that are spelled alike in a file system's alphabet get numbers."""
+    taken: dict[str, None] = {}
+    for cluster in clusters:
+        clean = re.sub(r"[^A-Za-z0-9_.-]", "_", cluster)
+        names = (f"{clean}{n}{SUFFIX}" for n in itertools.chain([""], (f"-{i}" for i in itertools.count(2))))
+        taken[next(n for n in names if n not in taken)] = None
+    return list(taken)
 
 
 def _replay(graph_def: Any, name: str, arguments: Sequence[np.ndarray], size: Mapping[str, int]) -> Replay:

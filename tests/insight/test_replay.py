@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import zipfile
@@ -15,11 +16,13 @@ import pytest
 from disc_tf.cli import main
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.tfproto import serialized
+from disc_tf.insight import faults
 from disc_tf.insight import rerun as rerun_module
 from disc_tf.insight.replay_file import Replay, ReplayError, make_replay, read_replay, versions, write_replay
 from disc_tf.insight.rerun import WAYS, rerun
 from disc_tf.optimizer import optimize_graph_def
 from disc_tf.runtime.cpu import native_target
+from disc_tf.testing.inputs import InputSpec
 from tests.frontend.graphs import F32, G
 
 X = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)
@@ -213,6 +216,37 @@ def test_a_graph_that_this_version_leaves_alone(replay: Replay, tmp_path: Path, 
     monkeypatch.setattr(rerun_module, "_with_asserts", lambda r: r.graph)
     found = rerun(other, tmp_path)
     assert found.answers["interpreter"].startswith("not run:") and found.answers["the file's code"] == "same"
+
+
+def test_capture_leaves_other_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clusters whose names become one file name, and files of the user that are named like ours might be."""
+    result = optimize_graph_def(graph().proto, ["z:0"], use_tf_shapes=False, targets=[native_target()], min_cluster_size=1)
+    (launch,) = [n for n in result.graph_def.node if n.op == "DiscLaunch"]
+    launch.name = "a/b"
+    result.graph_def.node.add().CopyFrom(launch)
+    result.graph_def.node[-1].name = "a_b"
+    (cluster,) = result.report.clusters
+    result.report.clusters[:] = [
+        dataclasses.replace(cluster, name=n, status="put_back", reason="differs") for n in ("a/b", "a_b")
+    ]
+    mine = [tmp_path / n for n in (".candidate.pb", ".graph.pb", ".launch.pb")]
+    for path in mine:
+        path.write_text(path.name)
+    seen = []
+
+    def runs(path: Path, replay: Replay, outputs: list[str], **_: Any) -> list[np.ndarray]:
+        assert path.read_bytes()
+        seen.append(path)
+        return [X * len(seen)]
+
+    monkeypatch.setattr(rerun_module, "_tensorflow", runs)
+    monkeypatch.setattr(faults, "capture", lambda path, *_, **__: path.read_bytes() and {"a/b": [W, X], "a_b": [W, X]})
+    specs = [InputSpec("x", np.dtype(np.float32), ("n", 8))]
+    write = lambda path, data: Path(path).write_bytes(data)  # noqa: E731
+    made = faults.capture_faults(result.graph_def, result.report, specs, [{"n": 3}, {"n": 4}], tmp_path, write=write)
+    assert [Path(p).name for p in made] == ["a_b.replay", "a_b-2.replay"]
+    assert [read_replay(p).cluster for p in made] == ["a/b", "a_b"]
+    assert len(seen) == 4 and all(p.read_text() == p.name for p in mine) and len(list(tmp_path.iterdir())) == 5
 
 
 @pytest.mark.slow
