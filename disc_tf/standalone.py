@@ -9,16 +9,17 @@ signature, and the weights, which are mapped where it is loaded.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from disc_tf.budget import Budget
+from disc_tf.budget import Budget, OutOfTime
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Clustering, whole_graph
 from disc_tf.frontend.errors import GraphError, Reason
@@ -41,6 +42,10 @@ class NotWhole(GraphError):
     def __init__(self, message: str, reasons: Mapping[str, Reason]) -> None:
         super().__init__(message)
         self.reasons = dict(reasons)
+
+
+class NotCompiled(RuntimeError):
+    """The graph could be whole, but compiling it failed: out of time, or a defect of the compiler. The message says which and where."""
 
 
 @dataclasses.dataclass
@@ -74,7 +79,8 @@ def compile_graph_def(
     outputs: tensors (``name:port``) or ops; None takes the graph's data sinks. inputs: the placeholders that the file may ask for (None:
     all that the outputs need); one that no output needs is not in the file. names: tensor or node -> name in the file's signature, by
     default as it is called here without a ``:0``. title: the model's name in errors (the file's by default). options, overrides: `Options`.
-    Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `OptionError`, OSError.
+    Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `NotCompiled` (time_budget,
+    which is of the whole graph here; a defect), `OptionError`, OSError. Whatever it is, ``path`` is as it was.
     """
     if isinstance(outputs, str):
         outputs = [outputs]
@@ -91,7 +97,8 @@ def compile_graph_def(
     clustering = whole_graph(analysis, loaded.fetches, loaded.targets)
     _require_whole(clustering, inputs)
     asked = list(outputs) if outputs is not None else [tensor_name(ref) for ref in loaded.fetches]
-    imported, sources = _import(clustering)
+    with _failures():
+        imported, sources = _import(clustering)
     _name(imported, asked, inputs, names or {})
     times = {"lower": (time.perf_counter() - start) * 1e3}
 
@@ -100,10 +107,11 @@ def compile_graph_def(
     from disc_tf.runtime.artifact_file import write_file
     from disc_tf.runtime.runner import segment_names
 
-    compiled = compile_module(
-        imported.module, settings.targets, name=title or Path(path).stem, verify_passes=settings.verify_passes, dump_dir=settings.dump_dir,
-        budget=Budget(settings.time_budget), progress=progress, segments=settings.segments,
-    )  # fmt: skip
+    with _failures():
+        compiled = compile_module(
+            imported.module, settings.targets, name=title or Path(path).stem, verify_passes=settings.verify_passes,
+            dump_dir=settings.dump_dir, budget=Budget(settings.time_budget), progress=progress, segments=settings.segments,
+        )  # fmt: skip
     times |= compiled.times_ms
     progress("writing")
     start = time.perf_counter()
@@ -124,6 +132,19 @@ def compile_graph_def(
         os.fspath(path), wanted, [r.name for r in artifact.results], segment_names(artifact), len(compiled.kernels),
         sum(c.nbytes for c in constants.values()), Path(path).stat().st_size, times,
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """What the compiler raises as `NotCompiled`."""
+    try:
+        yield
+    except (GraphError, OSError):  # the graph's fault, or that of where dumps go
+        raise
+    except OutOfTime as e:
+        raise NotCompiled(str(e)) from e
+    except Exception as e:
+        raise NotCompiled(f"{type(e).__name__}: {e}") from e
 
 
 def _require_whole(clustering: Clustering, inputs: Sequence[str] | None) -> None:

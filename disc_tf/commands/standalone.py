@@ -25,25 +25,65 @@ from disc_tf.commands.common import (
     model_specs,
     parse_sizes,
     read_whole_graph,
+    write_atomically,
 )
+from disc_tf.commands.reports import is_html
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import Options
 from disc_tf.report import shape_line
 
 SUFFIX = ".disc"
 
+#: flags of `optimize` that a .disc file has no use for -> what is said
+_NOT_HERE = {
+    "external_weights": "--external-weights is for graphs: a .disc file is mapped as it is",
+    "tag": "--tag does not go with a .disc file, which is made of the graph that is tagged serve: leave it out",
+    "all_functions": "--all-functions does not go with a .disc file, which is made of one signature (--signature): leave it out",
+    "freeze": "--freeze does not go with a .disc file, which always has the variables' values: leave it out",
+    "overwrite": "--overwrite does not go with a .disc file, which is replaced if it is there: leave it out",
+    "capture": "--capture is for clusters in graphs: optimise to a graph (-o NAME.pb) for replay files",
+    "no_timing": "--no-timing does not go with a .disc file, which is not timed: leave it out",
+}
+
 
 def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
     """Compile, compare with TensorFlow, publish. A file that differs from TensorFlow is not written."""
     from disc_tf.frontend.errors import GraphError
-    from disc_tf.standalone import NotWhole, compile_graph_def
+    from disc_tf.standalone import NotCompiled, NotWhole
 
-    if args.external_weights:
-        raise CommandError("--external-weights is for graphs: a .disc file is mapped as it is", USAGE)
+    for flag, message in _NOT_HERE.items():
+        if getattr(args, flag):
+            raise CommandError(message, USAGE)
+    if args.signature and not optimize_model.is_model(args.input):
+        raise CommandError("--signature is for SavedModels: name a graph's outputs (--outputs)", USAGE)
+    if is_html(args.report):
+        raise CommandError(f"--report {args.report}: the report of a .disc file is JSON, give another name", USAGE)
     check_distinct({"input": args.input, "output": args.output, "report": args.report or None})
     target = check_output(args.output)
     if args.report:
         check_output(args.report)
+    try:
+        report = _make(args, options, target, say)
+    except (NotWhole, NotCompiled) as e:
+        raise CommandError(f"{args.input}: {e}", NOTHING_COMPILED) from e
+    except GraphError as e:
+        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    except OSError as e:
+        raise CommandError(f"cannot write {args.output}: {e}") from e
+    text = json.dumps(report, indent=2)
+    if args.report:
+        write_atomically(args.report, text.encode())
+    if args.json:
+        print(text)
+    elif not args.quiet:
+        print(_text(report))
+    return OK
+
+
+def _make(args: argparse.Namespace, options: Options, target: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Publish the file; its report. Raises what `compile_graph_def` does."""
+    from disc_tf.standalone import compile_graph_def
+
     names: dict[str, str] = {}
     if optimize_model.is_model(args.input):
         graph, outputs, names = _signature(args, say)
@@ -55,12 +95,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, outputs)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temp:
         made = Path(temp) / target.name
-        try:
-            found = compile_graph_def(graph, outputs or None, made, options=options, names=names, progress=say)
-        except NotWhole as e:
-            raise CommandError(f"{args.input}: {e}", NOTHING_COMPILED) from e
-        except GraphError as e:
-            raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+        found = compile_graph_def(graph, outputs or None, made, options=options, names=names, progress=say)
         report: dict[str, Any] = {
             "output": args.output, "inputs": found.inputs, "outputs": found.outputs, "kernels": found.kernels,
             "weight_bytes": found.weight_bytes, "file_bytes": found.file_bytes, "times_ms": found.times_ms,
@@ -74,13 +109,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
             original = file if names else binary_form(args.input, graph, temp)
             report["verified"] = _prove(args, original, made, specs, outputs, names, sizes, say)
         os.replace(made, target)
-    if args.report:
-        Path(args.report).write_text(json.dumps(report, indent=2))
-    if args.json:
-        print(json.dumps(report, indent=2))
-    elif not args.quiet:
-        print(_text(report))
-    return OK
+    return report
 
 
 def _signature(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Any, list[str], dict[str, str]]:

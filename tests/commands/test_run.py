@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from disc_tf import compiler
+from disc_tf.budget import OutOfTime
+from disc_tf.codegen.program import ProgramError
 from disc_tf.frontend.tfproto import serialized
 from tests.commands.test_cli import make_graph, run
 from tests.frontend.graphs import G
@@ -78,6 +83,74 @@ def test_a_graph_that_needs_tensorflow_gives_no_file(tmp_path: Path, capsys: pyt
     assert run("optimize", tmp_path / "in.pb", "-o", tmp_path / "m.disc", "--no-verify", "--no-use-tf-shapes") == 4
     text = capsys.readouterr().err
     assert "cannot run without TensorFlow: 2 needed nodes" in text and "y_s (AsString)" in text
+    assert [p.name for p in tmp_path.iterdir()] == ["in.pb"]
+
+
+QUICK = ("--no-verify", "--no-use-tf-shapes", "--target", "native", "-q")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "message"),
+    [
+        (OutOfTime("more than the time budget of 3 s"), 4, "in.pb: more than the time budget of 3 s"),
+        (ProgramError("too many results"), 4, "in.pb: ProgramError: too many results"),
+        (KeyError("no such value"), 4, "in.pb: KeyError: 'no such value'"),
+        (MemoryError(), 4, "in.pb: MemoryError"),
+        (OSError(28, "No space left on device", "dumps/1.txt"), 3, "No space left on device: 'dumps/1.txt'"),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, Exception) else None,
+)
+def test_a_compilation_that_fails_is_told_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception, code: int, message: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(compiler, "compile_module", fail)
+    graph, out, report = make_graph(tmp_path / "in.pb"), tmp_path / "m.disc", tmp_path / "r.json"
+    out.write_bytes(b"the one before")
+    assert run("optimize", graph, "-o", out, "--report", report, *QUICK) == code
+    assert message in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in.pb", "m.disc"] and out.read_bytes() == b"the one before"
+
+
+def test_files_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file itself, its publication, the report."""
+    graph, out, report = make_graph(tmp_path / "in.pb"), tmp_path / "m.disc", tmp_path / "r.json"
+    replace, full = os.replace, OSError(28, "No space left on device")
+    for lost, left in ((lambda to: to.parent != tmp_path, []), (lambda to: to == out, []), (lambda to: to == report, ["m.disc"])):
+
+        def fails(a: str | Path, b: str | Path, lost: Callable[[Path], bool] = lost) -> None:
+            if lost(Path(b)):
+                raise full
+            replace(a, b)
+
+        monkeypatch.setattr(os, "replace", fails)
+        assert run("optimize", graph, "-o", out, "--report", report, *QUICK) == 3
+        said = capsys.readouterr().err
+        assert "cannot write" in said and "No space left on device" in said
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["in.pb", *left]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--external-weights"], "--external-weights is for graphs"),
+        (["--tag", "train"], "--tag does not go with a .disc file"),
+        (["--all-functions"], "--all-functions does not go with a .disc file"),
+        (["--freeze"], "--freeze does not go with a .disc file"),
+        (["--overwrite"], "--overwrite does not go with a .disc file"),
+        (["--capture", "faults"], "--capture is for clusters in graphs"),
+        (["--no-timing"], "--no-timing does not go with a .disc file"),
+        (["--signature", "f"], "--signature is for SavedModels"),
+        (["--report", "r.html"], "--report r.html: the report of a .disc file is JSON"),
+    ],
+)
+def test_flags_that_a_stand_alone_file_has_no_use_for(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("optimize", make_graph(tmp_path / "in.pb"), "-o", tmp_path / "m.disc", *arguments) == 2
+    assert message in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["in.pb"]
 
 
