@@ -218,6 +218,19 @@ class LoweringContext:
             self.env.set_range(found, max(low or 0, 0), high)
         return found
 
+    def behind(self, symbols: Iterable[str]) -> frozenset[str]:
+        """``symbols`` with those of `plain_dim` replaced by the symbols of what they stand for."""
+        stands_for = {str(short): long for long, short in self._plain.items()} if self._plain else {}
+        found: set[str] = set()
+        work = list(symbols)
+        while work:
+            name = work.pop()
+            if name in stands_for:
+                work.extend(stands_for[name].symbols())
+            else:
+                found.add(name)
+        return frozenset(found)
+
     # ---- checks ---------------------------------------------------------------------------------------------------
 
     def check(self, pred: Value, code: Status | int = Status.INVALID_ARGUMENT, message: str = "") -> None:

@@ -5,23 +5,25 @@
 
 A proof on the graph, not a guess from shapes. Every input has the unknown batch size B as its first extent. Every tensor is shown to be
 *free* (it hangs neither on the data nor on B), a *shape* (integers computed from extents, B among them), or *rows*: of extent `B * m`
-along dim 0, with `m` free of B, where block i of m rows hangs on row i of the inputs only. Every output must be rows with m = 1. An op
-without a rule, a random number, a side effect: refused, with the reason. Optimised models are judged by the functions that their clusters
-were made from.
+along dim 0, with `m` and all other extents free of B, where block i of m rows hangs on row i of the inputs only. Every output must be
+rows with m = 1. An op without a rule, a random number, a side effect: refused, with the reason. Optimised models are judged by the
+functions that their clusters were made from.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from disc_tf.serving.protos import message_class
 from disc_tf.serving.servable import DEFAULT_SIGNATURE
 from disc_tf.serving.tensors import DT_STRING
+
+log = logging.getLogger("disc_tf.serving")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,25 +41,24 @@ class _Refused(Exception):
 
 
 def rows_independent(directory: str | Path, signature: str = DEFAULT_SIGNATURE) -> Verdict:
-    """The verdict on a signature of a SavedModel. Never raises for a model that cannot be read or understood: it is refused."""
-    from google.protobuf.message import DecodeError
-
+    """The verdict on a signature of a SavedModel. Never raises: a model that cannot be read or understood is refused."""
     from disc_tf.frontend.errors import GraphError
+    from disc_tf.frontend.saved_model import choose_meta_graph, read_saved_model
 
     try:
-        message = message_class("SavedModel").FromString((Path(directory) / "saved_model.pb").read_bytes())
-        graphs = [m for m in message.meta_graphs if "serve" in m.meta_info_def.tags]
-        if not graphs:
-            return Verdict("no graph is tagged serve")
-        _Proof(graphs[0], signature).run()
+        _Proof(choose_meta_graph(read_saved_model(directory), TAGS), signature).run()
     except _Refused as e:
         return Verdict(str(e))
-    except (OSError, DecodeError, GraphError, ValueError, RecursionError) as e:
-        return Verdict(f"the graph cannot be analysed: {e}")
+    except Exception as e:  # whatever the graph does to the analysis: the server answers without batches
+        if not isinstance(e, (OSError, GraphError)):
+            log.exception("%s signature %s: whether its rows are independent cannot be analysed", directory, signature)
+        return Verdict(f"the graph cannot be analysed: {e if str(e) else type(e).__name__}")
     return Verdict()
 
 
-_INT32, _INT64 = 3, 9
+#: the graph that the server's session loads (`Servable`)
+TAGS = ("serve",)
+_INT64 = 9
 #: what a tensor is: rows, or one of these
 ROWS, FREE, SHAPE = "rows", "free", "shape"
 
@@ -67,25 +68,31 @@ class _Proof:
 
     def __init__(self, meta: Any, signature: str) -> None:
         from disc_tf.frontend.graph import parse_tensor
+        from disc_tf.saved_model_rewrite import originals_again
 
         if signature not in meta.signature_def:
             raise _Refused(f"there is no signature {signature}")
         self.definition = meta.signature_def[signature]
         self.outputs = [parse_tensor(info.name) for info in self.definition.outputs.values()]
         self.inputs = [parse_tensor(info.name) for info in self.definition.inputs.values()]
-        self.graph_def = _with_originals(meta.graph_def)
+        originals_again(meta)
+        self.graph_def = meta.graph_def
         self.state: dict[tuple[str, int], str] = {}
+        #: symbols that hang neither on the data nor on B
+        self.known: set[str] = set()
 
     def run(self) -> None:
         from disc_tf.frontend.analysis import analyse
         from disc_tf.frontend.graph import Graph
         from disc_tf.frontend.load import expand
+        from disc_tf.frontend.resource_gather import read_first
 
         self._check_inputs()
         roots = [name for name, _ in self.outputs]
         graph, _, _ = expand(Graph(self.graph_def), roots, ())
-        _describe_variables(graph.graph_def)
-        graph = Graph(graph.graph_def)
+        graph_def = read_first(graph.graph_def)
+        _describe_variables(graph_def)
+        graph = Graph(graph_def)
         self.analysis = analyse(graph, roots, use_tf_shapes=False)
         self.graph = graph
         leads = [self.dims((name, 0))[0] for name, _ in self.inputs]
@@ -94,6 +101,8 @@ class _Proof:
             self.analysis.ctx.env.assume_eq(self.batch, other)
         self.analysis.ctx.env.set_range(self.batch, 1)  # a batch is never empty
         self.batch = self.analysis.ctx.env.simplify(self.batch)
+        for name, _ in self.inputs:
+            self._know(self.dims((name, 0)))
         self.fed = {name for name, _ in self.inputs}
         needed = self._needed(roots)
         for node in self.analysis.order:
@@ -156,9 +165,24 @@ class _Proof:
         if not dims:
             raise _Refused(f"{ref[0]} is a scalar made of rows")
         times = exact_div(dims[0], self.batch)
-        if times is None or self.batch.symbols() & times.symbols():
+        if times is None or self.varies(times):
             raise _Refused(f"the first extent of {ref[0]}, {dims[0]}, is no multiple of the batch size")
         return dims[0]
+
+    def varies(self, dim: Any) -> bool:
+        """Whether an extent may differ from batch to batch: it has B in it, or a symbol that stands for a value of the run."""
+        return not self.analysis.ctx.behind(dim.symbols()) <= self.known
+
+    def _know(self, dims: Iterable[Any]) -> None:
+        self.known |= {s for d in dims for s in d.symbols()} - self.batch.symbols()
+
+    def fixed_values(self, node: Any, at: int, first: int = 1) -> None:
+        """Refuses if operand ``at``, a list of integers, hangs on B beyond its first ``first`` elements."""
+        if self.kind(node.inputs[at]) == FREE:
+            return
+        contents = self.analysis.contents(node.inputs[at])
+        if contents is None or any(self.varies(d) for d in contents[first:]):
+            raise _Refused(f"{node.name} ({node.op}) computes with the batch size")
 
     def constant(self, ref: tuple[str, int]) -> np.ndarray:
         """The value of a small constant; refuses if it is not known."""
@@ -195,12 +219,12 @@ class _Proof:
             self._set(node, ports, ROWS)
             return
         self._check_effect(node)
-        contents = [c for p in ports if (c := self.analysis.contents((node.name, p))) is not None]
-        if ports and len(contents) == len(ports):
-            self._set(node, ports, [SHAPE if any(self.batch.symbols() & d.symbols() for d in c) else FREE for c in contents])
-            return
         if all(k == FREE for k in kinds):
             self._set(node, ports, FREE)
+            return
+        contents = [c for p in ports if (c := self.analysis.contents((node.name, p))) is not None]
+        if ports and len(contents) == len(ports):
+            self._set(node, ports, [SHAPE if any(self.varies(d) for d in c) else FREE for c in contents])
             return
         rule = RULES.get(node.op)
         if rule is None:
@@ -213,6 +237,16 @@ class _Proof:
             self.state[node.name, p] = found
             if found == ROWS:
                 self.lead((node.name, p))
+                if any(self.varies(d) for d in self.dims((node.name, p))[1:]):
+                    raise _Refused(f"an extent of {node.name} ({node.op}) besides the first hangs on the batch size or the data")
+            elif found == FREE:
+                self._know(self._free_dims((node.name, p)))
+
+    def _free_dims(self, ref: tuple[str, int]) -> list[Any]:
+        try:
+            return [*self.dims(ref), *(self.analysis.contents(ref) or ())]
+        except _Refused:
+            return []
 
     def _check_effect(self, node: Any) -> None:
         from disc_tf.frontend.opdefs import op_info
@@ -231,29 +265,6 @@ _HARMLESS = frozenset(
 )
 
 
-def _with_originals(graph_def: Any) -> Any:
-    """A copy in which each DiscLaunch is a call of the function that it was made from."""
-    from disc_tf.frontend.tfproto import message_class as frontend_class
-
-    graph = frontend_class("GraphDef").FromString(graph_def.SerializeToString())
-    for node in graph.node:
-        if node.op == "DiscLaunch":
-            _as_call(node)
-    for function in graph.library.function:
-        renamed: dict[str, int] = {}
-        for node in function.node_def:
-            if node.op == "DiscLaunch":
-                renamed[node.name] = len(node.attr["Thostout"].list.type)
-                _as_call(node)
-        if renamed:
-            for node in function.node_def:
-                for i, text in enumerate(node.input):
-                    node.input[i] = _renamed(text, renamed)
-            for name in list(function.ret):
-                function.ret[name] = _renamed(function.ret[name], renamed)
-    return graph
-
-
 def _number_strings(graph_def: Any, node: Any) -> None:
     """Make a string input the text of numbers: extents of strings have no symbols, and which strings they are plays no part."""
     fresh = graph_def.node.add(name=f"{node.name}/values", op="Placeholder")
@@ -267,53 +278,13 @@ def _number_strings(graph_def: Any, node: Any) -> None:
 
 
 def _describe_variables(graph_def: Any) -> None:
-    """Reads of variables get the shape that the variable declares; a gather from a variable becomes a read and a gather."""
+    """Reads of variables get the shape that the variable declares."""
     nodes = {n.name: n for n in graph_def.node}
-    for node in list(graph_def.node):
-        if node.op not in ("ReadVariableOp", "ResourceGather") or not node.input:
-            continue
-        handle = nodes.get(node.input[0].partition(":")[0])
-        if handle is None or handle.op != "VarHandleOp":
-            continue
-        read = node
-        if node.op == "ResourceGather":
-            if node.attr["batch_dims"].i:
-                continue
-            read = graph_def.node.add(name=f"{node.name}/read", op="ReadVariableOp", input=[node.input[0]])
-            read.attr["dtype"].type = node.attr["dtype"].type
-            axis = graph_def.node.add(name=f"{node.name}/axis", op="Const")
-            axis.attr["dtype"].type = axis.attr["value"].tensor.dtype = _INT32
-            axis.attr["value"].tensor.int_val.append(0)
-            indices = node.attr["Tindices"].type
-            for name in list(node.attr):
-                del node.attr[name]
-            node.op = "GatherV2"
-            node.attr["Tparams"].type, node.attr["Tindices"].type, node.attr["Taxis"].type = read.attr["dtype"].type, indices, _INT32
-            controls = [i for i in node.input if i.startswith("^")]
-            node.input[:] = [read.name, node.input[1], axis.name, *controls]
-        if "_output_shapes" not in read.attr and "shape" in handle.attr:
-            read.attr["_output_shapes"].list.shape.add().CopyFrom(handle.attr["shape"].shape)
-
-
-def _as_call(node: Any) -> None:
-    inputs = [t for name in ("Tconst", "Thost", "Targs") for t in node.attr[name].list.type]
-    outputs = [t for name in ("Thostout", "Tout") for t in node.attr[name].list.type]
-    original = node.attr["original"].func.name
-    for name in list(node.attr):
-        if name != "_output_shapes":
-            del node.attr[name]
-    node.op = "PartitionedCall"
-    node.attr["Tin"].list.type.extend(inputs)
-    node.attr["Tout"].list.type.extend(outputs)
-    node.attr["f"].func.name = original
-
-
-def _renamed(text: str, launches: dict[str, int]) -> str:
-    """``launch:results:2`` -> ``launch:output:<2 + host results>``."""
-    parts = text.split(":")
-    if len(parts) != 3 or parts[0] not in launches:
-        return text
-    return f"{parts[0]}:output:{int(parts[2]) + (launches[parts[0]] if parts[1] == 'results' else 0)}"
+    for node in graph_def.node:
+        if node.op == "ReadVariableOp" and node.input and "_output_shapes" not in node.attr:
+            handle = nodes.get(node.input[0].partition(":")[0])
+            if handle is not None and handle.op == "VarHandleOp" and "shape" in handle.attr:
+                node.attr["_output_shapes"].list.shape.add().CopyFrom(handle.attr["shape"].shape)
 
 
 # ---- rules ----
@@ -518,8 +489,8 @@ def _join(p: _Proof, node: Any) -> str:
 @_rule("Split SplitV Unpack")
 def _split(p: _Proof, node: Any) -> str:
     x = node.inputs[1] if node.op == "Split" else node.inputs[0]
-    if p.kind(x) != ROWS:
-        raise _Refused(f"{node.name} ({node.op}) splits along an axis that the data gives")
+    if p.kind(x) != ROWS or (node.op == "SplitV" and p.kind(node.inputs[1]) == ROWS):
+        raise _Refused(f"{node.name} ({node.op}) splits along an axis or at places that the data gives")
     if node.op == "Unpack":
         axis = int(node.attr["axis"].i)
     else:
@@ -535,6 +506,8 @@ def _slice(p: _Proof, node: Any) -> str:
     contents = p.analysis.contents(node.inputs[1])
     if not contents or not (contents[0].is_static and int(contents[0]) == 0) or p.lead((node.name, 0)) != p.lead(node.inputs[0]):
         raise _Refused(f"{node.name} (Slice) takes some of the rows")
+    p.fixed_values(node, 1)
+    p.fixed_values(node, 2)
     return ROWS
 
 
@@ -552,6 +525,8 @@ def _strided_slice(p: _Proof, node: Any) -> str:
     spanned = masks["ellipsis"] & 1 and named < p.rank(node.inputs[0])
     if not (first or spanned):
         raise _Refused(f"{node.name} (StridedSlice) takes some of the rows")
+    for at in (1, 2):
+        p.fixed_values(node, at)
     return ROWS
 
 
@@ -562,6 +537,7 @@ def _tile(p: _Proof, node: Any) -> str:
     times = p.analysis.contents(node.inputs[1])
     if not times or not (times[0].is_static and int(times[0]) == 1):
         raise _Refused(f"{node.name} (Tile) repeats rows")
+    p.fixed_values(node, 1)
     return ROWS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ def cases(tf: Any, w: Any, table: Any, kernel: Any) -> dict[str, Case]:
         "strings": (lambda s: tf.strings.length(tf.strings.upper(s)), [([None], "string")]),
         "top": (lambda x: tf.math.top_k(x, 2).values, F2),
         "einsum": (lambda x: tf.einsum("bsh,hk->bsk", x, w), F3),
+        "longer_half": (lambda x: x[:, : tf.shape(x)[1] // 2 + 1] * 2.0, F3),
         "flat": (lambda x: tf.reshape(tf.matmul(tf.reshape(x, [-1, 8]), w), tf.shape(x)), F3),
     }
     bad = {
@@ -80,6 +82,24 @@ def cases(tf: Any, w: Any, table: Any, kernel: Any) -> dict[str, Case]:
         "squeezed": (lambda x: tf.squeeze(x) * 1.0, [([None, 1, 8], "float32")], "names no axes"),
         "merged": (lambda x: tf.reshape(x, [-1, 16]), F2, "multiple|one row"),
         "split": (lambda x: tf.reshape(x, [-1, 4]), F2, "one row for each"),
+        # the batch size, or the data, in another extent than the first
+        "tiled": (lambda x: tf.reduce_sum(tf.tile(x, [1, tf.shape(x)[0]]), 1), F2, "batch size"),
+        "cut": (lambda x: x[:, : tf.shape(x)[0]], F2, "batch size"),
+        "cut_sum": (lambda x: tf.reduce_sum(x[:, : tf.minimum(tf.shape(x)[0], 4)], 1), F2, "batch size"),
+        "one_column": (lambda x: x[:, tf.shape(x)[0] - 1], F2, "batch size"),
+        "moved": (lambda x: tf.slice(x, [0, tf.shape(x)[0]], [-1, 2]), F2, "batch size"),
+        "sized": (lambda x: tf.reduce_sum(tf.slice(x, [0, 0], [-1, tf.shape(x)[0] % 4 + 1]), 1), F2, "batch size"),
+        "split_there": (lambda x: tf.split(x, [tf.shape(x)[0], 8 - tf.shape(x)[0]], 1)[1][:, :1], F2, "batch size"),
+        "square": (lambda x: x[:, 0] + tf.reduce_sum(tf.fill([tf.shape(x)[0], tf.shape(x)[0]], 1.0), 1), F2, "batch size"),
+        "ellipsis": (lambda x: tf.reduce_sum(x[..., : tf.shape(x)[0]], -1), F3, "batch size"),
+        "deep": (
+            lambda x: tf.reduce_sum(x[:, : functools.reduce(lambda n, i: tf.maximum(n * i // 3 % 7, n // i), range(2, 9), tf.shape(x)[0])], 1),
+            F2,
+            "batch size",
+        ),
+        "as_data_says": (
+            lambda i, x: tf.reduce_sum(x[:, : tf.reduce_max(i)], 1), [([None], "int32"), ([None, None], "float32")], "combines rows|some|batch size"
+        ),
         "loop": (lambda x: tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: (y + 1.0,), (x,))[0], F2, "While"),
     }
     return {**{k: (*v, "") for k, v in good.items()}, **bad}
@@ -123,3 +143,31 @@ def test_what_cannot_be_read_is_refused(what: str, tmp_path: Path) -> None:
         (tmp_path / "saved_model.pb").write_bytes(b"\xff\xff")
     verdict = rows_independent(tmp_path)
     assert not verdict and "cannot be analysed" in verdict.reason
+
+
+def test_the_graph_that_the_session_loads_is_judged(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from disc_tf.frontend.saved_model import read_saved_model, write_saved_model
+
+    tf1 = tf.compat.v1
+    for name, rows in (("first", True), ("second", False)):
+        with tf1.Session(graph=tf.Graph()) as session:
+            x = tf1.placeholder(tf.float32, [None, 4], "x")
+            tf1.saved_model.simple_save(session, str(tmp_path / name), {"x": x}, {"y": x * 2.0 if rows else x - tf.reduce_mean(x, 0)})
+    both = read_saved_model(tmp_path / "first")
+    both.meta_graphs[0].meta_info_def.tags.append("gpu")
+    both.meta_graphs.extend(read_saved_model(tmp_path / "second").meta_graphs)
+    write_saved_model(tmp_path / "first", both)
+    assert "combines rows" in rows_independent(tmp_path / "first").reason
+
+
+def test_a_fault_of_the_analysis_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any) -> None:
+        raise KeyError("n0")
+
+    monkeypatch.setattr("disc_tf.serving.rows._Proof.run", broken)
+    monkeypatch.setattr("disc_tf.serving.rows._Proof.__init__", lambda self, meta, signature: None)
+    monkeypatch.setattr("disc_tf.frontend.saved_model.read_saved_model", lambda directory: None)
+    monkeypatch.setattr("disc_tf.frontend.saved_model.choose_meta_graph", lambda message, tags: None)
+    assert "cannot be analysed" in rows_independent(tmp_path).reason
