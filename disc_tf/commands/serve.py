@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, CommandError
+from disc_tf.commands.verify import at_least, between, seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,46 +19,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label", action="append", default=[], metavar="NAME=VERSION", help="a version label")
     net = parser.add_argument_group("network")
     net.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    net.add_argument("--port", type=int, default=8500, help="gRPC port (default: 8500; 0: a free one)")
-    net.add_argument("--rest-port", type=int, default=8501, help="REST port (default: 8501; 0: a free one; -1: no REST)")
+    net.add_argument("--port", type=between(0, 65535), default=8500, help="gRPC port (default: 8500; 0: a free one)")
+    net.add_argument("--rest-port", type=between(-1, 65535), default=8501, help="REST port (default: 8501; 0: a free one; -1: no REST)")
     net.add_argument("--socket", default="", metavar="F", help="listen on this Unix socket too (gRPC)")
     net.add_argument("--tls-cert", metavar="F", help="serve over TLS: certificate chain, PEM")
     net.add_argument("--tls-key", metavar="F", help="its private key, PEM")
     net.add_argument("--tls-client-ca", default="", metavar="F", help="ask clients for a certificate signed by one of these")
     net.add_argument("--token-file", metavar="F", help="ask for the bearer token in this file")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--threads", type=int, default=16, help="requests that run at once, of each protocol (default: 16)")
-    limits.add_argument("--max-concurrent", type=int, default=2000, help="requests that may wait or run; more are refused (default: 2000)")
-    limits.add_argument("--max-message-mb", type=int, default=256, help="largest request (default: 256)")
-    limits.add_argument("--rest-timeout", type=float, default=30.0, metavar="S", help="seconds that a REST request may take (default: 30)")
-    limits.add_argument("--intra-op", type=int, default=0, metavar="N", help="TensorFlow's intra-op threads (default: all CPUs)")
-    limits.add_argument("--inter-op", type=int, default=0, metavar="N", help="TensorFlow's inter-op threads (default: all CPUs)")
+    limits.add_argument("--threads", type=at_least(1), default=16, help="requests that run at once, of each protocol (default: 16)")
+    limits.add_argument(
+        "--max-concurrent", type=at_least(1), default=2000, help="requests that may wait or run; more are refused (default: 2000)"
+    )
+    limits.add_argument("--max-message-mb", type=between(1, 2048), default=256, help="largest request (default: 256)")
+    limits.add_argument(
+        "--rest-timeout", type=seconds, default=30.0, metavar="S", help="seconds that a REST request may take (default: 30)"
+    )
+    limits.add_argument("--intra-op", type=at_least(0), default=0, metavar="N", help="TensorFlow's intra-op threads (default: all CPUs)")
+    limits.add_argument("--inter-op", type=at_least(0), default=0, metavar="N", help="TensorFlow's inter-op threads (default: all CPUs)")
     life = parser.add_argument_group("versions and life cycle")
     life.add_argument(
-        "--poll", type=float, default=1.0, metavar="S", help="look for versions every S seconds (default: 1; 0: only at the start)"
+        "--poll", type=seconds, default=1.0, metavar="S", help="look for versions every S seconds (default: 1; 0: only at the start)"
     )
     life.add_argument(
-        "--quiet-seconds", type=float, default=1.0, metavar="S", help="a version is complete when it has not changed for S seconds"
+        "--quiet-seconds", type=seconds, default=1.0, metavar="S", help="a version is complete when it has not changed for S seconds"
     )
     life.add_argument("--no-warmup", action="store_true", help="do not replay warm-up records when a version is loaded")
-    life.add_argument("--reload-root", action="append", default=[], metavar="DIR", help="where reload requests may load models from")
+    life.add_argument(
+        "--reload-root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where reload requests may load models from (default: the base paths)",
+    )
     life.add_argument(
         "--allow-version-labels-for-unavailable-models", action="store_true", help="labels may name versions that are not loaded"
     )
-    life.add_argument("--grace", type=float, default=30.0, metavar="S", help="on SIGTERM: seconds for requests that run (default: 30)")
-    life.add_argument("--shutdown-delay", type=float, default=0.0, metavar="S", help="on SIGTERM: go on answering for S seconds, not ready")
+    life.add_argument("--grace", type=seconds, default=30.0, metavar="S", help="on SIGTERM: seconds for requests that run (default: 30)")
+    life.add_argument(
+        "--shutdown-delay", type=seconds, default=0.0, metavar="S", help="on SIGTERM: go on answering for S seconds, not ready"
+    )
     batch = parser.add_argument_group("batching (off unless --batch-rows is given)")
     batch.add_argument(
-        "--batch-rows", type=int, default=0, metavar="N", help="run requests together, up to N rows, where rows are proved independent"
+        "--batch-rows",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="run requests together, up to N rows, where rows are proved independent",
     )
-    batch.add_argument("--batch-wait-us", type=int, default=1000, metavar="US", help="how long a request waits for others (default: 1000)")
-    batch.add_argument("--batch-queue", type=int, default=1024, metavar="N", help="requests that may wait for a batch (default: 1024)")
+    batch.add_argument(
+        "--batch-wait-us", type=at_least(0), default=1000, metavar="US", help="how long a request waits for others (default: 1000)"
+    )
+    batch.add_argument(
+        "--batch-queue", type=at_least(1), default=1024, metavar="N", help="requests that may wait for a batch (default: 1024)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     try:
         from disc_tf.serving.batching import BatchSettings
-        from disc_tf.serving.config import ConfigError, ModelSettings, VersionPolicy, read_models_config
+        from disc_tf.serving.config import ConfigError, ModelSettings, VersionPolicy, is_model_name, read_models_config
         from disc_tf.serving.errors import ServingError
         from disc_tf.serving.server import ModelServer, ServerSettings, Tls, read_token
     except ModuleNotFoundError as e:
@@ -76,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             base = Path(args.base)
             name = args.name or base.resolve().name
+            if not is_model_name(name):
+                raise CommandError(f"{name!r} cannot be a model's name: give one without '/' and ':' (--name)", USAGE)
             models = [ModelSettings(name, str(base), VersionPolicy.parse(args.versions), _labels(args.label))]
         settings = ServerSettings(
             host=args.host,

@@ -49,6 +49,24 @@ def at_least(lowest: int) -> Callable[[str], int]:
     return integer
 
 
+def between(lowest: int, highest: int) -> Callable[[str], int]:
+    """An argparse type: an integer from ``lowest`` to ``highest``."""
+
+    def integer(text: str) -> int:
+        if not lowest <= (value := int(text)) <= highest:
+            raise argparse.ArgumentTypeError(f"{value} is not between {lowest} and {highest}")
+        return value
+
+    return integer
+
+
+def seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of seconds from 0 on")
+    return value
+
+
 def tolerance(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:

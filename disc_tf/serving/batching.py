@@ -52,22 +52,20 @@ class _Batch:
 class Batcher:
     """A `Runner` that batches.
 
-    ``allowed(servable, signature name)``: whether rows are independent. ``observe(model, rows)``: of each batch.
+    Requests of a signature share batches where ``servable.not_batched`` has ``""`` for it. ``observe(model, rows)``: of each batch.
     """
 
     def __init__(
         self,
         settings: BatchSettings,
-        allowed: Callable[[Servable, str], bool],
         *,
         run: Runner = run_directly,
         observe: Callable[[str, int], object] = lambda model, rows: None,
     ) -> None:
-        self._settings, self._allowed, self._run, self._observe = settings, allowed, run, observe
+        self._settings, self._run, self._observe = settings, run, observe
         self._lock = threading.Lock()
         self._open: dict[Any, _Batch] = {}
         self._waiting = 0
-        self._broken: set[tuple[int, str]] = set()
 
     def __call__(
         self, servable: Servable, signature: Signature, feeds: Mapping[str, np.ndarray], outputs: tuple[str, ...], deadline: float | None
@@ -76,8 +74,7 @@ class Batcher:
         if (
             not rows
             or rows >= self._settings.max_rows
-            or (id(servable), signature.name) in self._broken
-            or not self._allowed(servable, signature.name)
+            or servable.not_batched.get(signature.name, "not judged")
         ):
             return self._run(servable, signature, feeds, outputs, deadline)
         shapes = tuple((a, feeds[a].dtype.str, feeds[a].shape[1:]) for a in sorted(feeds))
@@ -159,13 +156,8 @@ class Batcher:
             return False
         rows = sum(m.rows for m in members)
         if any(v.ndim == 0 or v.shape[0] != rows for v in values):
-            with self._lock:
-                self._broken.add((id(servable), signature.name))
-            log.error(
-                "model %s signature %s: an output has not one row for each of the inputs; not batched any more",
-                servable.name,
-                signature.name,
-            )
+            reason = servable.not_batched[signature.name] = "an output has not one row for each of the inputs"
+            log.error("model %s signature %s: %s; not batched any more", servable.name, signature.name, reason)
             return False
         at = 0
         for m in members:

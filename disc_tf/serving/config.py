@@ -55,6 +55,11 @@ class ModelSettings:
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
+def is_model_name(name: str) -> bool:
+    """Whether a model may have the name: part of URLs and of paths."""
+    return bool(name) and name not in (".", "..") and not any(c in name for c in "/:\0")
+
+
 def models_from_message(config: Any, where: str) -> list[ModelSettings]:
     """The models of a ModelServerConfig message. `ConfigError` for what cannot be served here. ``where`` starts the messages."""
     if config.WhichOneof("config") == "custom_model_config":
@@ -63,8 +68,8 @@ def models_from_message(config: Any, where: str) -> list[ModelSettings]:
     models = []
     for entry in config.model_config_list.config:
         what = f"{where}: model {entry.name!r}"
-        if not entry.name or "/" in entry.name or ":" in entry.name:
-            raise ConfigError(f"{what}: a model needs a name without '/' and ':'")
+        if not is_model_name(entry.name):
+            raise ConfigError(f"{what}: a model needs a name without '/' and ':', other than '.' and '..'")
         if entry.name in seen:
             raise ConfigError(f"{what} is there twice")
         seen.add(entry.name)

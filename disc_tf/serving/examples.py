@@ -10,18 +10,22 @@ import numpy as np
 from disc_tf.serving.errors import ServingError, invalid
 from disc_tf.serving.protos import serving
 from disc_tf.serving.servable import CLASSIFY, REGRESS, Signature
+from disc_tf.serving.tensors import MAX_TENSOR_BYTES
 
 #: method -> (what it is called, names of its outputs: all that are there, in this order)
 _KINDS = {CLASSIFY: ("classification", ("classes", "scores")), REGRESS: ("regression", ("outputs",))}
 
 
-def serialized_examples(message: Any) -> np.ndarray:
-    """The examples of an Input, each serialized; a context's features come first in each."""
+def serialized_examples(message: Any, limit: int = MAX_TENSOR_BYTES) -> np.ndarray:
+    """The examples of an Input, each serialized; a context's features come first in each. RESOURCE_EXHAUSTED beyond ``limit`` bytes."""
     kind = message.WhichOneof("kind")
     if kind is None:
         raise invalid("Input is empty.")
     found = getattr(message, kind)
     context = found.context.SerializeToString() if kind == "example_list_with_context" else b""
+    size = len(context) * len(found.examples) + found.ByteSize()
+    if size > limit:
+        raise ServingError("RESOURCE_EXHAUSTED", f"{len(found.examples)} examples with their context are over the limit of {limit} bytes")
     # two serialized messages in a row are their merge
     values = [context + e.SerializeToString() for e in found.examples]
     if not values:

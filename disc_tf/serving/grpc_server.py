@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -143,6 +144,6 @@ class GrpcServer:
         """Health checks say NOT_SERVING from now on, whatever `set_ready` is told."""
         self._health.enter_graceful_shutdown()
 
-    def stop(self, grace: float) -> None:
-        """No new requests; waits up to ``grace`` seconds for those that run."""
-        self._server.stop(grace).wait()
+    def stop(self, grace: float) -> threading.Event:
+        """No new requests from now on. Set once those that run have ended, or were cancelled after ``grace`` seconds."""
+        return self._server.stop(grace)

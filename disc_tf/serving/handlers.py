@@ -118,7 +118,7 @@ class Handlers:
             if signature is None:
                 raise invalid(f"No signature was found with the name: {name}")
             tensor, outputs = examples.endpoints(signature, method)
-            values = examples.serialized_examples(request.input)
+            values = examples.serialized_examples(request.input, self._limit)
             with self._timed(servable.name):
                 found = servable.run({tensor: values}, list(outputs.values()), deadline)
             response = serving(response_name)
@@ -155,7 +155,7 @@ class Handlers:
                     raise invalid("Input tensor must be the same for all Signatures.")
                 feed = tensor
                 tasks.append((task, name, outputs))
-            values = examples.serialized_examples(request.input)
+            values = examples.serialized_examples(request.input, self._limit)
             fetches = list(dict.fromkeys(t for _, _, outputs in tasks for t in outputs.values()))
             with self._timed(servable.name):
                 found = dict(zip(fetches, servable.run({feed: values}, fetches, deadline), strict=True))

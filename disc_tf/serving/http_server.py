@@ -26,9 +26,11 @@ from disc_tf.serving.protos import serving
 
 log = logging.getLogger("disc_tf.serving")
 
-_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]+)|/labels/(?P<label>[^/:]+))?"
+_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]{1,19})|/labels/(?P<label>[^/:]+))?"
 _CALL = re.compile(_MODEL + r":(?P<method>predict|classify|regress)", re.IGNORECASE)
 _INFO = re.compile(_MODEL + r"(?P<metadata>/metadata)?", re.IGNORECASE)
+#: so many bodies of the largest size may be in memory at once
+_LARGE_BODIES = 4
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _API = {"predict": "Predict", "classify": "Classify", "regress": "Regress"}
 
@@ -41,6 +43,8 @@ class RestApi:
 
     def route(self, method: str, path: str) -> tuple[str, str, Callable[[bytes, float | None], str]]:
         """(model, name of the API, function of body and deadline that gives JSON). INVALID_ARGUMENT for a path or method that is none."""
+        if not path.isascii():
+            _check_unicode(path)
         if method == "POST" and (found := _CALL.fullmatch(path)):
             kind = found["method"].lower()
             call = self._predict if kind == "predict" else functools.partial(self._examples, kind)
@@ -86,6 +90,13 @@ class RestApi:
         return json_codec.status_json(self._handlers.get_model_status(request))
 
 
+def _check_unicode(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise invalid("Malformed request: the path is no UTF-8 text") from None
+
+
 def _fill_spec(request: Any, found: re.Match[str]) -> None:
     request.model_spec.name = found["model"]
     if found["version"]:
@@ -94,6 +105,10 @@ def _fill_spec(request: Any, found: re.Match[str]) -> None:
         request.model_spec.version.value = int(found["version"])
     elif found["label"]:
         request.model_spec.version_label = found["label"]
+
+
+def _same(header: str, token: bytes) -> bool:
+    return hmac.compare_digest(header.encode("utf-8", "surrogateescape"), token)
 
 
 class HttpServer:
@@ -118,6 +133,8 @@ class HttpServer:
         self._token = f"Bearer {token}".encode() if token else None
         self._limit = max_concurrent
         self._running = 0
+        self._buffered = 0  # bytes of the bodies that are in memory
+        self._budget = _LARGE_BODIES * max_message_bytes
         self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="rest")
         self._max, self._tls = max_message_bytes, tls
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -126,17 +143,27 @@ class HttpServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="rest-loop", daemon=True)
         self._started = threading.Event()
+        self._fault: Exception | None = None
         self._runner: web.AppRunner | None = None
 
     def start(self) -> None:
+        """Returns once requests are answered. Raises what kept it from that."""
         self._thread.start()
         self._started.wait()
+        if self._fault is not None:
+            self._thread.join()
+            raise self._fault
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._open())
-        self._started.set()
-        self._loop.run_forever()
+        try:
+            self._loop.run_until_complete(self._open())
+        except Exception as e:
+            self._fault = e
+        finally:
+            self._started.set()
+        if self._fault is None:
+            self._loop.run_forever()
         self._loop.close()
 
     async def _open(self) -> None:
@@ -152,20 +179,25 @@ class HttpServer:
             return web.Response(text="ok\n")
         if path == "/readyz":
             return web.Response(text="ready\n") if self._ready() else web.Response(text="not ready\n", status=503)
-        if self._token is not None and not hmac.compare_digest(request.headers.get("Authorization", "").encode(), self._token):
+        if self._token is not None and not _same(request.headers.get("Authorization", ""), self._token):
             return self._failure(ServingError("UNAUTHENTICATED", "a bearer token is needed: header `Authorization: Bearer TOKEN`"))
         if path == METRICS_PATH and request.method == "GET":
             return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
         start = time.monotonic()
         model, api, error = "", "", None
+        body = bytearray()
         self._running += 1
         try:
             if self._limit is not None and self._running > self._limit:
                 raise ServingError("RESOURCE_EXHAUSTED", f"more than {self._limit} requests run")
             model, api, call = self._api.route(request.method, path)
-            body = await request.read()
-            text = await self._loop.run_in_executor(self._pool, self._call, call, body, start + self._timeout)
+            async with asyncio.timeout(self._timeout):
+                await self._read(request, body)
+            text = await self._loop.run_in_executor(self._pool, self._call, call, bytes(body), start + self._timeout)
             return web.Response(text=text, content_type="application/json")
+        except TimeoutError:
+            error = ServingError("DEADLINE_EXCEEDED", "the time limit passed before the whole request was there")
+            return self._failure(error)
         except web.HTTPRequestEntityTooLarge:
             error = ServingError("RESOURCE_EXHAUSTED", f"the request is over the limit of {self._max} bytes")
             return web.Response(text=json_codec.error_json(error.message), status=413, content_type="application/json")
@@ -176,7 +208,18 @@ class HttpServer:
             return self._failure(error)
         finally:
             self._running -= 1
+            self._buffered -= len(body)
             self._metrics.finish(model, api, "REST", error.code if error is not None else "OK", time.monotonic() - start)
+
+    async def _read(self, request: web.Request, body: bytearray) -> None:
+        """Append the request's body to ``body``, which counts as buffered."""
+        async for chunk in request.content.iter_any():
+            if len(body) + len(chunk) > self._max:
+                raise web.HTTPRequestEntityTooLarge(self._max, len(body) + len(chunk))
+            if self._buffered + len(chunk) > self._budget:
+                raise ServingError("RESOURCE_EXHAUSTED", "too many large requests at once")
+            self._buffered += len(chunk)
+            body += chunk
 
     def _call(self, call: Callable[[bytes, float | None], str], body: bytes, deadline: float) -> str:
         if time.monotonic() >= deadline:

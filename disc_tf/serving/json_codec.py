@@ -30,6 +30,8 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise invalid("JSON Parse error: The document is empty")
     try:
         document = json.loads(body)
+        if b"\\u" in body or not body.isascii():
+            json.dumps(document, ensure_ascii=False).encode()  # a lone surrogate passes json, but no message can hold it
     except (ValueError, RecursionError) as e:
         raise invalid(f"JSON Parse error: {e}") from e
     if not isinstance(document, dict):

@@ -162,7 +162,7 @@ class ModelManager:
                         old = model
                         model = self._models[name] = _Model(settings)
                         if old is not None:
-                            model.available, model.states = old.available, old.states
+                            model.available, model.states, model.labels = old.available, old.states, old.labels
                     model.settings = settings
                 gone = [self._models.pop(name) for name in list(self._models) if name not in new]
             for name in new:

@@ -19,7 +19,6 @@ from disc_tf.serving.errors import ServingError, from_exception, invalid
 from disc_tf.serving.protos import message_class
 
 DEFAULT_SIGNATURE = "serving_default"
-PREDICT = "tensorflow/serving/predict"
 CLASSIFY = "tensorflow/serving/classify"
 REGRESS = "tensorflow/serving/regress"
 #: not for requests: it only says which op to run when the model is loaded
@@ -81,6 +80,8 @@ class Servable:
         """
         self.name, self.version, self.path = name, version, Path(path)
         self.users = 0
+        #: signature -> why its requests do not share batches, "" if they may; empty: not judged
+        self.not_batched: dict[str, str] = {}
         self._calls: dict[tuple[tuple[str, ...], tuple[str, ...]], Callable[..., Any]] = {}
         self._lock = threading.Lock()
         self._session, self.signatures = _load(str(path), threads, tags)
@@ -97,7 +98,7 @@ class Servable:
         import tensorflow as tf
 
         names = tuple(sorted(feeds))
-        unique = tuple(dict.fromkeys(fetches))
+        unique = tuple(sorted(set(fetches)))  # one callable whatever the order that a request asks in
         options = None
         if deadline is not None:
             left = int((deadline - time.monotonic()) * 1000)

@@ -9,7 +9,7 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class ServerSettings:
 
     ``port``, ``rest_port``: 0 picks a free one, None leaves that protocol out. ``poll_seconds``: 0 looks for versions at the start and on
     reload requests only. ``threads``: requests that run at once, of each protocol. ``tf_threads``: intra-op and inter-op (0: TensorFlow's
-    choice).
+    choice). ``reload_roots``: below which reload requests may name base paths (empty: the base paths of ``models``).
     """
 
     host: str = "127.0.0.1"
@@ -77,18 +77,14 @@ class ModelServer:
             on_change=self._changed,
         )
         self.metrics = Metrics(self.manager)
-        self._batchable: dict[int, Mapping[str, str]] = {}  # id of a servable -> signature -> why not, empty: may be batched
         self._grpc: object | None = None
         run: Runner = run_directly
         if settings.batching is not None:
-            run = Batcher(
-                settings.batching, self._may_batch, observe=lambda model, rows: self.metrics.batch_rows.labels(model).observe(rows)
-            )
-        roots = settings.reload_roots or tuple(str(Path(m.base_path).resolve().parent) for m in models)
+            run = Batcher(settings.batching, observe=lambda model, rows: self.metrics.batch_rows.labels(model).observe(rows))
         self.handlers = Handlers(
             self.manager,
             run=run,
-            reload_roots=tuple(Path(r).resolve() for r in roots),
+            reload_roots=_reload_roots(models, settings),
             max_tensor_bytes=max(settings.max_message_bytes, 1 << 20),
             observe=lambda model, seconds: self.metrics.runtime.labels(model).observe(seconds),
         )
@@ -130,11 +126,14 @@ class ModelServer:
         return self._http.port if self._http is not None else None
 
     def start(self) -> None:
-        """Listen, then load: health checks answer NOT_SERVING meanwhile. Raises `ServingError` for labels that name no version."""
-        self._grpc_server.start()
-        if self._http is not None:
-            self._http.start()
+        """Listen, then load: health checks answer NOT_SERVING meanwhile.
+
+        Raises `ServingError` for labels that name no version, OSError if a protocol cannot be served.
+        """
         try:
+            self._grpc_server.start()
+            if self._http is not None:
+                self._http.start()
             self.manager.configure(self._models)
         except BaseException:
             self.stop(0.0)
@@ -147,11 +146,13 @@ class ModelServer:
         end = time.monotonic() + grace
         self.manager.stopping = True
         self._grpc_server.begin_shutdown()
-        if self._watcher is not None:
-            self._watcher.stop()
+        # both protocols refuse what is new at once, then both drain
+        ended = self._grpc_server.stop(grace)
         if self._http is not None:
             self._http.stop(grace)
-        self._grpc_server.stop(max(0.0, end - time.monotonic()))
+        ended.wait()
+        if self._watcher is not None:
+            self._watcher.stop()
         return self.manager.close(max(1.0, end - time.monotonic()))
 
     def wait(self, grace: float = 30.0, delay: float = 0.0) -> bool:
@@ -174,7 +175,7 @@ class ModelServer:
             if self.settings.warmup and (count := replay(servable)):
                 log.info("model %s version %d: %d warm-up records", name, version, count)
             if self.settings.batching is not None:
-                self._batchable[id(servable)] = self._judge(servable)
+                servable.not_batched = self._judge(servable)
         except BaseException:
             servable.close()
             raise
@@ -191,12 +192,17 @@ class ModelServer:
                 log.warning("model %s signature %s is not batched: %s", servable.name, name, verdict.reason)
         return found
 
-    def _may_batch(self, servable: Servable, signature: str) -> bool:
-        return self._batchable.get(id(servable), {}).get(signature, "unknown") == ""
-
     def _changed(self) -> None:
         if self._grpc is not None:
             self._grpc_server.set_ready(self.manager.ready())
+
+
+def _reload_roots(models: Sequence[ModelSettings], settings: ServerSettings) -> tuple[Path, ...]:
+    """Where reload requests may load from: what was said, or the base paths themselves, but never the whole disk unasked."""
+    if settings.reload_roots:
+        return tuple(Path(r).resolve() for r in settings.reload_roots)
+    paths = (Path(m.base_path).resolve() for m in models)
+    return tuple(p for p in paths if p != p.parent)
 
 
 def _grpc_credentials(tls: Tls | None) -> Any:
@@ -232,7 +238,7 @@ def _read(path: str) -> bytes:
 
 
 def read_token(path: str) -> str:
-    """The bearer token in a file: its first line. `ConfigError` for a file that is empty, or that others may read."""
+    """The bearer token in a file. `ConfigError` for a file that does not hold one word; a warning for one that others may read."""
     text = _read(path).decode("utf-8", "replace").strip()
     if not text or any(c.isspace() for c in text):
         raise ConfigError(f"{path}: write the token, one word, into the file")

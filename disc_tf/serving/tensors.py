@@ -19,6 +19,8 @@ from disc_tf.serving.protos import message_class
 MAX_TENSOR_BYTES = 2 << 30
 
 DT_STRING = 7
+#: bytes of a string in TensorFlow, besides its text (tstring; short texts lie inside)
+_STRING_BYTES = 24
 #: DataType number -> (name, numpy type, field of TensorProto)
 _TYPES: dict[int, tuple[str, Any, str]] = {
     1: ("float", np.float32, "float_val"),
@@ -64,8 +66,7 @@ def to_numpy(proto: Any, limit: int = MAX_TENSOR_BYTES) -> np.ndarray:
     if any(d < 0 for d in shape) or len(shape) > 32:
         raise invalid(f"a tensor has the shape {list(shape)}")
     count = math.prod(shape)
-    if count * kind.itemsize > limit:
-        raise ServingError("RESOURCE_EXHAUSTED", f"a tensor of shape {list(shape)} is over the limit of {limit} bytes")
+    _check_size(shape, count * (_STRING_BYTES if proto.dtype == DT_STRING else kind.itemsize), limit)
     content = proto.tensor_content
     if content:
         if proto.dtype == DT_STRING:
@@ -74,17 +75,31 @@ def to_numpy(proto: Any, limit: int = MAX_TENSOR_BYTES) -> np.ndarray:
             raise invalid(
                 f"tensor_content has {len(content)} bytes, shape {list(shape)} of {type_name(proto.dtype)} needs {count * kind.itemsize}"
             )
-        return np.frombuffer(content, kind).reshape(shape)
+        return _shaped(np.frombuffer(content, kind), shape)
     flat = _values(proto, kind)
     if len(flat) > count:
         raise invalid(f"a tensor has {len(flat)} values, its shape {list(shape)} needs {count}")
     if len(flat) < count:
         fill = flat[-1] if len(flat) else (b"" if kind.kind == "O" else kind.type(0))
+        if kind.kind == "O":  # one object here, but a copy for each element in TensorFlow
+            _check_size(shape, count * _STRING_BYTES + sum(map(len, flat)) + (count - len(flat)) * len(fill), limit)
         whole = np.empty(count, kind)
         whole[: len(flat)] = flat
         whole[len(flat) :] = fill
         flat = whole
-    return flat.reshape(shape)
+    return _shaped(flat, shape)
+
+
+def _check_size(shape: tuple[int, ...], size: int, limit: int) -> None:
+    if size > limit:
+        raise ServingError("RESOURCE_EXHAUSTED", f"a tensor of shape {list(shape)} is over the limit of {limit} bytes")
+
+
+def _shaped(flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        return flat.reshape(shape)
+    except ValueError as e:  # nothing in it, yet extents that no array can have
+        raise invalid(f"a tensor has the shape {list(shape)}: {e}") from e
 
 
 def _values(proto: Any, kind: np.dtype) -> np.ndarray:

@@ -23,6 +23,7 @@ class Model:
     name = "m"
 
     def __init__(self, drop: int = 0) -> None:
+        self.not_batched = {SIGNATURE.name: ""}
         self.shapes: list[tuple[int, ...]] = []
         self.drop = drop
 
@@ -52,7 +53,8 @@ def together(batcher: Batcher, feeds: list[np.ndarray], model: Model, deadlines:
 
 
 def make(model: Model, rows: int = 64, wait: float = 0.2, allowed: bool = True, waiting: int = 100) -> Batcher:
-    return Batcher(BatchSettings(rows, wait, waiting), lambda servable, name: allowed, run=model.run)
+    model.not_batched = {SIGNATURE.name: ""} if allowed else {}
+    return Batcher(BatchSettings(rows, wait, waiting), run=model.run)
 
 
 def test_requests_of_one_shape_run_together() -> None:

@@ -50,6 +50,8 @@ def test_an_edit_keeps_all_else() -> None:
     [
         ("model_config_list { config { nam: 'a' } }", "not a ModelServer configuration"),
         ("model_config_list { config { base_path: '/a' model_platform: 'tensorflow' } }", "needs a name"),
+        ("model_config_list { config { name: '..' base_path: '/a' model_platform: 'tensorflow' } }", "needs a name"),
+        ("model_config_list { config { name: '.' base_path: '/a' model_platform: 'tensorflow' } }", "needs a name"),
         ("model_config_list { config { name: 'a' model_platform: 'tensorflow' } }", "no base_path"),
         ("model_config_list { config { name: 'a' base_path: '/a' } }", "model_platform must be"),
         ("model_config_list { config { name: 'a' base_path: '/a' model_platform: 'other' } }", "'other'"),

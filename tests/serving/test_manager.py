@@ -159,3 +159,23 @@ def test_requests_never_miss_while_versions_change(bench: Bench) -> None:
     for t in threads:
         t.join()
     assert not faults and bench.latest() == 29
+
+
+def test_labels_answer_while_another_base_path_loads(bench: Bench, tmp_path: Path) -> None:
+    bench.configure(stable=1)
+    other = tmp_path / "other"
+    (other / "1").mkdir(parents=True)
+    (other / "1" / "saved_model.pb").write_bytes(b"y")
+    seen: list[Path] = []
+    load = bench.load
+
+    def asked_meanwhile(name: str, version: int, path: Path) -> Fake:
+        with bench.manager.lease("m", label="stable") as servable:
+            seen.append(servable.path)
+        return load(name, version, path)
+
+    bench.manager._load = asked_meanwhile  # type: ignore[assignment]
+    bench.manager.configure([ModelSettings("m", str(other), labels={"stable": 1})])
+    assert seen == [bench.base / "1"]
+    with bench.manager.lease("m", label="stable") as servable:
+        assert servable.path == other / "1"

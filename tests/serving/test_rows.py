@@ -43,6 +43,9 @@ def cases(tf: Any, w: Any, table: Any, kernel: Any) -> dict[str, Case]:
         x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
         return tf.reduce_mean(tf.nn.max_pool2d(x, 2, 2, "VALID"), [1, 2])
 
+    def deep(n: Any) -> Any:
+        return functools.reduce(lambda m, i: tf.maximum(m * i // 3 % 7, m // i), range(2, 9), n)
+
     ids: list[tuple[list[int | None], str]] = [([None, None], "int32"), ([None, None], "int32")]
     good = {
         "dense": (lambda x: tf.nn.relu(tf.matmul(x, w) + w[0]), F2),
@@ -92,14 +95,8 @@ def cases(tf: Any, w: Any, table: Any, kernel: Any) -> dict[str, Case]:
         "split_there": (lambda x: tf.split(x, [tf.shape(x)[0], 8 - tf.shape(x)[0]], 1)[1][:, :1], F2, "batch size"),
         "square": (lambda x: x[:, 0] + tf.reduce_sum(tf.fill([tf.shape(x)[0], tf.shape(x)[0]], 1.0), 1), F2, "batch size"),
         "ellipsis": (lambda x: tf.reduce_sum(x[..., : tf.shape(x)[0]], -1), F3, "batch size"),
-        "deep": (
-            lambda x: tf.reduce_sum(x[:, : functools.reduce(lambda n, i: tf.maximum(n * i // 3 % 7, n // i), range(2, 9), tf.shape(x)[0])], 1),
-            F2,
-            "batch size",
-        ),
-        "as_data_says": (
-            lambda i, x: tf.reduce_sum(x[:, : tf.reduce_max(i)], 1), [([None], "int32"), ([None, None], "float32")], "combines rows|some|batch size"
-        ),
+        "deep": (lambda x: tf.reduce_sum(x[:, : deep(tf.shape(x)[0])], 1), F2, "batch size"),
+        "as_data_says": (lambda i, x: tf.reduce_sum(x[:, : tf.reduce_max(i)], 1), [([None], "int32"), *F2], "combines rows|some|size"),
         "loop": (lambda x: tf.while_loop(lambda y: tf.reduce_sum(y) < 9.0, lambda y: (y + 1.0,), (x,))[0], F2, "While"),
     }
     return {**{k: (*v, "") for k, v in good.items()}, **bad}

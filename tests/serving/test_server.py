@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
+from disc_tf.serving.config import ModelSettings
+from disc_tf.serving.handlers import Handlers
+from disc_tf.serving.http_server import HttpServer, RestApi
+from disc_tf.serving.manager import ModelManager
+from disc_tf.serving.metrics import Metrics
 from disc_tf.serving.protos import message_class, serving
+from disc_tf.serving.server import ModelServer, ServerSettings
 from disc_tf.serving.tensors import to_numpy, to_proto
 from tests.serving.conftest import Running, start
 from tests.serving.models import example_bytes, rows, save_tf1, save_tf2
@@ -210,6 +219,9 @@ REST: dict[str, tuple[str, Any, int, Any]] = {
     "json": ("m:predict", b"{", 400, "JSON Parse error"),
     "version": ("m/versions/7:predict", {"instances": [[1]]}, 404, "Servable not found for request: Specific(m, 7)"),
     "label": ("m/labels/new:predict", {"instances": [[1]]}, 400, "Unrecognized servable version label"),
+    "no number": (f"m/versions/{'9' * 5000}:predict", {"instances": [[1]]}, 400, "Malformed request: POST"),
+    "large number": (f"m/versions/{'9' * 19}:predict", {"instances": [[1]]}, 400, "Failed to convert version"),
+    "surrogate": ("m:predict", b'{"signature_name": "\\ud800", "instances": [[1]]}', 400, "surrogates"),
     "method": ("m:explain", {}, 400, "Malformed request: POST"),
     "size": ("m:predict", b" " * (2 << 20), 413, "over the limit"),
 }
@@ -255,7 +267,7 @@ def wait_for(what: Any) -> None:
 
 
 def test_versions_come_and_reload_requests_change_them(running: Running, tmp_path: Any) -> None:
-    from disc_tf.serving.config import ModelSettings, VersionPolicy, models_config_text
+    from disc_tf.serving.config import VersionPolicy, models_config_text
 
     save_tf2(running.base / "2")
     wait_for(lambda: status(running).get(2) == 30)
@@ -287,8 +299,6 @@ def test_token_and_a_model_that_does_not_load(running: Running, tmp_path: Any) -
     """A broken version is reported with the reason; without the token nothing answers but health."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from disc_tf.serving.config import ModelSettings
-
     save_tf1(tmp_path / "m" / "1")
     broken = tmp_path / "m" / "2"
     broken.mkdir()
@@ -300,9 +310,98 @@ def test_token_and_a_model_that_does_not_load(running: Running, tmp_path: Any) -
         health = health_pb2_grpc.HealthStub(other.channel).Check(health_pb2.HealthCheckRequest(service=""))
         assert health.status in (health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING)
         assert other.rest("/v1/models/m")[0] == 401
+        assert other.rest("/v1/models/m", headers={"Authorization": "Bearer \xff"})[0] == 401
         found = other.rest("/v1/models/m", headers={"Authorization": "Bearer secret"})[1]["model_version_status"]
         assert [(s["version"], s["state"]) for s in found] == [("2", "END")]
         assert "cannot load" in found[0]["status"]["error_message"]
     finally:
         other.channel.close()
         assert other.server.stop(5.0)
+
+
+def upload(port: int, size: int, sent: bytes) -> socket.socket:
+    """A connection with a request of which only ``sent`` of ``size`` bytes are there."""
+    made = socket.create_connection(("127.0.0.1", port), 20)
+    made.sendall(f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode() + sent)
+    return made
+
+
+@pytest.fixture
+def small() -> Iterator[HttpServer]:
+    """REST alone, without models: bodies of up to 1000 bytes, a second for each."""
+    manager = ModelManager(lambda name, version, path: None)  # type: ignore[arg-type,return-value]
+    limits: dict[str, Any] = {"threads": 2, "max_message_bytes": 1000, "timeout": 1.0, "ready": manager.ready}
+    server = HttpServer(RestApi(Handlers(manager)), Metrics(manager), "127.0.0.1", 0, **limits)
+    server.start()
+    yield server
+    server.stop(1.0)
+
+
+def test_slow_and_many_uploads_are_refused(small: HttpServer) -> None:
+    held = [upload(small.port, 1000, b" " * 990) for _ in range(4)]
+    wait_for(lambda: small._buffered == 4 * 990)
+    with upload(small.port, 1000, b" " * 990) as late:
+        answer = late.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 503 ") and b"too many large requests" in answer
+    for connection in held:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 504 ")
+        connection.close()
+    wait_for(lambda: small._buffered == 0)
+    with upload(small.port, 2, b"{}") as fine:
+        assert fine.recv(4096).startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_server_that_cannot_start_says_why(small: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(self: Any) -> None:
+        raise OSError("no more files")
+
+    monkeypatch.setattr("aiohttp.web.SockSite.start", fails)
+    manager = ModelManager(lambda name, version, path: None)  # type: ignore[arg-type,return-value]
+    limits: dict[str, Any] = {"threads": 1, "max_message_bytes": 1000, "timeout": 1.0, "ready": manager.ready}
+    server = HttpServer(RestApi(Handlers(manager)), Metrics(manager), "127.0.0.1", 0, **limits)
+    with pytest.raises(OSError, match="no more files"):
+        server.start()
+    server.stop(0.0)
+
+
+def test_both_protocols_refuse_new_requests_while_one_drains(tmp_path: Any) -> None:
+    server = ModelServer([ModelSettings("m", str(tmp_path))], ServerSettings(port=0, rest_port=0, poll_seconds=0.0))
+    server.start()
+    held = upload(server.rest_port or 0, 10, b"{")
+    wait_for(lambda: server._http is not None and server._http._running == 1)
+    stopping = threading.Thread(target=server.stop, args=(20.0,))
+    stopping.start()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict", lambda b: b, lambda b: b)
+
+        def refused() -> bool:
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"", timeout=5)
+            return caught.value.code() == grpc.StatusCode.UNAVAILABLE  # type: ignore[attr-defined]
+
+        wait_for(refused)
+        assert stopping.is_alive()
+    held.sendall(b" " * 8 + b"}")
+    stopping.join(20)
+    assert not stopping.is_alive() and held.recv(4096).startswith(b"HTTP/1.1 4")
+    held.close()
+
+
+def test_where_reload_requests_may_load_from(tmp_path: Any) -> None:
+    def allowed(base: str, *roots: str) -> list[str]:
+        server = ModelServer([ModelSettings("m", base)], ServerSettings(port=0, rest_port=None, reload_roots=roots))
+        server.stop(0.0)
+        return [p for p in ("/", str(tmp_path.parent), str(tmp_path), str(tmp_path / "new")) if server.handlers._allowed(p)]
+
+    assert allowed(str(tmp_path)) == [str(tmp_path), str(tmp_path / "new")]
+    assert allowed("/") == []
+    assert allowed(str(tmp_path), str(tmp_path.parent)) == [str(tmp_path.parent), str(tmp_path), str(tmp_path / "new")]
+
+
+def test_the_order_of_outputs_makes_no_new_callable(running: Running) -> None:
+    with running.server.manager.lease("m", 1) as servable:
+        for outputs in (["y", "total"], ["total", "y"]):
+            response = running.call("Predict", predict_request(version=1, x=X, outputs=outputs))
+            np.testing.assert_array_equal(to_numpy(response.outputs["y"]), 2 * X)
+            assert to_numpy(response.outputs["total"]).shape == (2,)
+        assert len({tuple(sorted(fetches)) for _, fetches in servable._calls}) == len(servable._calls)

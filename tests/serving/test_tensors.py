@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from disc_tf.serving.errors import ServingError
-from disc_tf.serving.json_codec import fill_examples, predict_json, tensor_from_json
+from disc_tf.serving.examples import serialized_examples
+from disc_tf.serving.json_codec import fill_examples, parse_object, predict_json, tensor_from_json
 from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.servable import Endpoint
 from disc_tf.serving.tensors import to_numpy, to_proto
@@ -64,6 +65,9 @@ def test_the_last_value_fills_the_rest() -> None:
         (proto(1, (1 << 40,), float_val=[1]), "RESOURCE_EXHAUSTED"),
         (proto(8, (1,), scomplex_val=[1]), "INVALID_ARGUMENT"),
         (proto(20, ()), "UNIMPLEMENTED"),
+        (proto(7, (1 << 20,), string_val=[b"x" * (1 << 20)]), "RESOURCE_EXHAUSTED"),
+        (proto(7, (1 << 27,)), "RESOURCE_EXHAUSTED"),
+        (proto(1, (0, 1 << 62, 4)), "INVALID_ARGUMENT"),
     ],
 )
 def test_hostile_tensors_are_refused(message: Any, code: str) -> None:
@@ -139,6 +143,24 @@ def response(**arrays: Any) -> Any:
 )
 def test_results_as_json(arrays: dict[str, Any], rows: bool, expected: Any) -> None:
     assert json.loads(predict_json(response(**arrays), rows)) == expected
+
+
+def test_a_context_counts_for_each_example() -> None:
+    given = serving("Input")
+    given.example_list_with_context.context.features.feature["x"].bytes_list.value.append(b"x" * 1000)
+    for _ in range(10):
+        given.example_list_with_context.examples.add()
+    assert serialized_examples(given, 20_000).shape == (10,)
+    with pytest.raises(ServingError) as caught:
+        serialized_examples(given, 9_000)
+    assert caught.value.code == "RESOURCE_EXHAUSTED"
+
+
+@pytest.mark.parametrize("body", [rb'{"signature_name": "\ud800"}', rb'{"inputs": {"\ud800x": 1}}', b'{"inputs": "\xed\xa0\x80"}', b"\xff"])
+def test_text_that_is_no_unicode_is_refused(body: bytes) -> None:
+    with pytest.raises(ServingError, match="JSON Parse error"):
+        parse_object(body)
+    assert parse_object(rb'{"signature_name": "\u00e9"}') == {"signature_name": "é"}
 
 
 def test_numbers_are_written_with_the_digits_they_need() -> None:
