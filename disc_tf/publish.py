@@ -188,14 +188,35 @@ def _remove_stale(target: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory, read-only parts included; nothing if another process was faster or it cannot be removed."""
+    """Remove a directory, read-only parts included; nothing if another process was faster or it cannot be removed.
+
+    Of a symbolic link only the link: what it points to is somebody else's.
+    """
+    if path.is_symlink():
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return
     shutil.rmtree(path, ignore_errors=True)
     if not os.path.lexists(path):
         return
-    for directory, _, _ in os.walk(path):
-        with contextlib.suppress(OSError):
-            os.chmod(directory, 0o700)
+    make_writable(path)
     shutil.rmtree(path, ignore_errors=True)
+
+
+def make_writable(directory: Path) -> None:
+    """Let the owner work in ``directory`` and in the directories below; links are not followed. What cannot be changed stays as it is."""
+    _unlock(directory)
+    # `os.walk` reads a directory before it yields it: each must be readable by then
+    for where, names, _ in os.walk(directory):
+        for name in names:
+            _unlock(os.path.join(where, name))
+
+
+def _unlock(directory: str | Path) -> None:
+    with contextlib.suppress(OSError):
+        mode = os.lstat(directory).st_mode
+        if stat.S_ISDIR(mode):
+            os.chmod(directory, stat.S_IMODE(mode) | stat.S_IRWXU)
 
 
 def sync(directory: Path) -> None:

@@ -15,7 +15,6 @@ import hashlib
 import json
 import lzma
 import shutil
-import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ from disc_tf.frontend.saved_model import (
     write_saved_model,
 )
 from disc_tf.options import Options
-from disc_tf.publish import PublishError, check_destination, staged
+from disc_tf.publish import PublishError, check_destination, make_writable, staged
 from disc_tf.report import NOT_VERIFIED
 from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.saved_model_rewrite import Rewritten, originals_again, rewrite_meta_graph
@@ -194,8 +193,7 @@ def _copy_rest(source: Path, directory: Path) -> None:
         return ["disc_tf"] if at == source / EXTRA and "disc_tf" in names else []
 
     shutil.copytree(source, directory, ignore=ignore, ignore_dangling_symlinks=True, dirs_exist_ok=True)
-    for folder in (directory, *(p for p in directory.rglob("*") if p.is_dir())):  # the source may be read-only, the copy is not
-        folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
+    make_writable(directory)  # the source may be read-only
 
 
 def _write(source: Path, directory: Path, message: Any, meta: Any, changed: Any, report: SavedModelReport) -> None:

@@ -19,6 +19,7 @@ ORDER: dict[str, set[str]] = {
     "report": set(),
     "publish": set(),
     "atomic": set(),
+    "with_parent": set(),
     "ir": {"budget"},
     "lowering": {"ir"},
     "frontend": {"ir", "lowering", "report", "atomic"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, VERIFY_FAILED, CommandError, check_output, write_atomically
 from disc_tf.commands.optimize import add_option_flags, options_from
+from disc_tf.commands.verify import at_least, seconds
 from disc_tf.options import Options
 
 
@@ -38,21 +40,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--versions", default="latest", metavar="P", help="which versions: latest, latest:N, all, or numbers as in 3,5")
     p.add_argument("--version-scheme", metavar="S", help="offset:N adds N to version numbers: needed if both base paths are one")
     p.add_argument("--watch", action="store_true", help="go on looking for new versions until a signal")
-    p.add_argument("--poll", type=float, default=10.0, metavar="S", help="with --watch: look every S seconds (default: 10)")
+    p.add_argument("--poll", type=seconds, default=10.0, metavar="S", help="with --watch: look every S seconds (default: 10)")
     p.add_argument(
-        "--quiet-seconds", type=float, default=5.0, metavar="S", help="a version is complete when it has not changed for S seconds"
+        "--quiet-seconds", type=seconds, default=5.0, metavar="S", help="a version is complete when it has not changed for S seconds"
     )
     p.add_argument(
-        "--wait", type=float, default=60.0, metavar="S", help="without --watch: wait so long for versions being written (default: 60)"
+        "--wait",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="without --watch: wait so long for versions being written (default: 60)",
     )
-    p.add_argument("--keep", type=int, default=0, metavar="N", help="keep only the newest N versions that were made here (default: all)")
+    p.add_argument(
+        "--keep", type=at_least(0), default=0, metavar="N", help="keep only the newest N versions that were made here (default: all)"
+    )
     p.add_argument("--keep-removed", action="store_true", help="keep versions that are gone from the source")
     p.add_argument("--retry", action="store_true", help="optimise again what could not be")
-    p.add_argument("--rollback", type=int, metavar="V", help="publish the original of version V in place of the optimised one, for good")
-    p.add_argument("--no-warmup", action="store_true", help="write no warm-up records where there are none")
-    p.add_argument("--warmup-shapes", type=int, default=6, metavar="N", help="shapes of each signature in warm-up records (default: 6)")
     p.add_argument(
-        "--timeout", type=float, default=0.0, metavar="S", help="publish the original if optimising takes longer (default: no limit)"
+        "--rollback", type=at_least(0), metavar="V", help="publish the original of version V in place of the optimised one, for good"
+    )
+    p.add_argument("--no-warmup", action="store_true", help="write no warm-up records where there are none")
+    p.add_argument(
+        "--warmup-shapes", type=at_least(1), default=6, metavar="N", help="shapes of each signature in warm-up records (default: 6)"
+    )
+    p.add_argument(
+        "--timeout", type=seconds, default=0.0, metavar="S", help="publish the original if optimising takes longer (default: no limit)"
     )
     p.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before publishing it")
     p.add_argument("--no-timing", action="store_true", help="verify, but do not time")
@@ -106,9 +118,14 @@ def _prepare(args: argparse.Namespace, flags: list[str]) -> int:
     offset = _offset(args.version_scheme)
     if args.models_config is not None:
         models = read_models_config(args.models_config)
+        for model in models:
+            if model.name in (".", ".."):
+                raise CommandError(f"{args.models_config}: model {model.name!r}: BASE/{model.name} is not below BASE", BAD_INPUT)
         targets = {m.name: f"{args.to.rstrip('/')}/{m.name}" for m in models}
     else:
-        name = args.name or args.base.rstrip("/").rsplit("/", 1)[-1] or "model"
+        name = args.name or _absolute(args.base).rstrip("/").rsplit("/", 1)[-1] or "model"
+        if name in (".", ".."):
+            raise CommandError(f"{name!r} is no name of a model: give another --name", USAGE)
         models = [Model(name, args.base, VersionPolicy.parse(args.versions))]
         targets = {name: args.to}
     if args.write_config:
@@ -164,7 +181,7 @@ def _prepare(args: argparse.Namespace, flags: list[str]) -> int:
 
 
 def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).absolute())
+    return path if "://" in path else os.path.abspath(path)
 
 
 def _say_config(args: argparse.Namespace, text: str) -> None:

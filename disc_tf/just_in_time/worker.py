@@ -5,26 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
-import time
 
 from disc_tf.just_in_time.child import read_message, write_message
 from disc_tf.just_in_time.work import Request, compile_request
+from disc_tf.with_parent import end_with
 
 #: politeness: the program that it compiles for is running
 NICE = 5
 
 
-def _end_with(parent: int) -> None:
-    """A compilation that nobody waits for must not go on."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
 def main() -> int:
-    parent = int(sys.argv[1])
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(int(sys.argv[1]))  # a compilation that nobody waits for must not go on
     with contextlib.suppress(OSError):
         os.nice(NICE)
     # what a library prints must not get between the answers

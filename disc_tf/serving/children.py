@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disc_tf.serving.prepare import OptimizeFailed, Stopped
-
-#: exit codes of `disc-tf optimize` (disc_tf/commands/common.py)
-_VERIFY_FAILED = 5
+from disc_tf.serving.warmup import WARMUP_FILE
 
 
 class Children:
@@ -36,9 +34,16 @@ class Children:
     def warm_up(self, original: Path, made: Path) -> str:
         """How many records were written, in words; what went wrong is a remark too: a model without warm-up is still a model."""
         arguments = [str(original), str(made), "--name", self._model, "--shapes", str(self._shapes)]
-        code, output, errors = self._run("disc_tf.serving.warmup_writer", *arguments)
-        if code:
-            return f"no warm-up records were written: {_last(errors) or f'status {code}'}"
+        had = (made / WARMUP_FILE).exists()
+        try:
+            code, output, errors = self._run("disc_tf.serving.warmup_writer", *arguments)
+            why = (_last(errors) or f"status {code}") if code else ""
+        except OptimizeFailed as e:
+            why, output = str(e), ""
+        if why:
+            if not had:  # half a file would keep a server from loading the model
+                (made / WARMUP_FILE).unlink(missing_ok=True)
+            return f"no warm-up records were written: {why}"
         with contextlib.suppress(ValueError, KeyError, TypeError):
             count = int(json.loads(output)["records"])
             return f"{count} warm-up records written" if count else ""
@@ -64,8 +69,8 @@ class Children:
         # files, not pipes: nobody reads while it works
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             # -P: what lies in the working directory is not a module
-            command = [sys.executable, "-P", "-m", module, *arguments]
-            # a session of its own: what the child starts goes with it
+            command = [sys.executable, "-P", "-m", "disc_tf.with_parent", str(os.getpid()), module, *arguments]
+            # a session of its own: what the child starts goes with it, and with us
             self._child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
             )

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from disc_tf.publish import make_writable
+from disc_tf.saved_model import MARKER as OPTIMIZED
 from disc_tf.serving.config import ModelSettings
 from disc_tf.serving.stores import MARKER, Store, StoreError
 from disc_tf.serving.versions import Settled
 from disc_tf.version import __version__
-
-#: the optimiser's own marker
-OPTIMIZED = "assets.extra/disc_tf/model.json"
 
 #: what became of a version
 DONE, ORIGINAL, CURRENT, OURS, INCOMPLETE, REFUSED, REMOVED, PENDING = (
@@ -82,7 +81,7 @@ class Preparer:
     """One model: from ``source`` to ``target``.
 
     ``offset`` is added to version numbers (needed where both base paths are one). ``keep``: at most so many of our versions stay in the
-    target (0: all).
+    target (0: all); an older one that the policy selects is not made.
     ``mirror``: a version that is gone from the source goes from the target too. ``retry``: optimise again what could not be.
     """
 
@@ -125,8 +124,15 @@ class Preparer:
         names = self.source.versions()
         inputs = {v: n for v, n in names.items() if not self._is_ours(n)}
         wanted = set(self.settings.policy.select(inputs)) | (set(self.settings.labels.values()) & set(inputs))
+        labelled = set(self.settings.labels.values())
+        there = {source for source, _ in self._ours().values() if source in names or not self.mirror} - labelled if self.keep else set()
         for version in sorted(wanted, reverse=True):
-            yield self._version(version, inputs[version], final, act)
+            if self.keep and version not in labelled and sum(newer > version for newer in there) >= self.keep:
+                continue  # `_retire` would take it away again
+            outcome = self._version(version, inputs[version], final, act)
+            if self.keep and version not in labelled and outcome.result in (DONE, ORIGINAL, CURRENT, PENDING):
+                there.add(version)
+            yield outcome
         for version in sorted(set(self.settings.policy.select(names)) - set(inputs)):
             if not self._made_here(version):
                 yield self._outcome(version, OURS, "it was optimised already")
@@ -195,6 +201,7 @@ class Preparer:
                 shutil.rmtree(made, ignore_errors=True)
                 try:
                     shutil.copytree(original, made)
+                    make_writable(made)  # the source may be read-only
                 except OSError as e:
                     return self._outcome(version, REFUSED, f"cannot copy the original: {e}")
             elif said := self.warm_up(original, made):
@@ -235,16 +242,21 @@ class Preparer:
             digest = hashlib.sha256(repr(files[0]).encode()).hexdigest()
             return self._prepare(version, name, there or str(version + self.offset), digest, pin="rolled back")
 
-    def _retire(self, act: bool = True) -> Iterable[Outcome]:
-        """Versions of ours that are gone from the source, and those beyond ``keep``. Never the last one, never what is not ours."""
-        sources = set(self.source.versions())
-        if not sources:
-            return  # an emptied or unmounted source takes nothing away
+    def _ours(self) -> dict[int, tuple[int, str]]:
+        """Number in the target -> (number in the source, directory) of the versions that were made here."""
         ours: dict[int, tuple[int, str]] = {}
         for number, name in self.target.versions().items():
             marker = self._marker(name)
             if marker is not None and marker.get("source_version") == number - self.offset:
                 ours[number] = (number - self.offset, name)
+        return ours
+
+    def _retire(self, act: bool = True) -> Iterable[Outcome]:
+        """Versions of ours that are gone from the source, and those beyond ``keep``. Never the last one, never what is not ours."""
+        sources = set(self.source.versions())
+        if not sources:
+            return  # an emptied or unmounted source takes nothing away
+        ours = self._ours()
         gone = {n for n, (source, _) in ours.items() if self.mirror and source not in sources}
         labelled = {v + self.offset for v in self.settings.labels.values()}
         left = sorted(set(ours) - gone - labelled)

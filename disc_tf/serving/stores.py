@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from disc_tf.publish import PublishError, remove_tree, staged
-from disc_tf.serving.versions import MODEL_FILES, fingerprint, version_directories, version_number
+from disc_tf.publish import SAVED_MODEL_FILES, PublishError, remove_tree, staged
+from disc_tf.serving.versions import fingerprint, version_directories, version_number
 
 #: what `disc-tf serving prepare` puts into every version that it publishes
 MARKER = "assets.extra/disc_tf/prepared.json"
@@ -52,7 +52,11 @@ class LocalStore:
 
     def versions(self) -> dict[int, str]:
         """Version -> directory name. `StoreError` if there is no such base path."""
-        if not self.root.is_dir():
+        try:
+            there = self.root.is_dir()
+        except OSError as e:
+            raise StoreError(f"cannot read {self.root}: {e.strerror or e}") from e
+        if not there:
             raise StoreError(f"{self.root} is not a directory")
         return {v: p.name for v, p in version_directories(self.root).items()}
 
@@ -72,7 +76,10 @@ class LocalStore:
 
     def empty(self, name: str) -> bool:
         """Whether a version's directory has nothing in it."""
-        return not any((self.root / name).iterdir())
+        try:
+            return not any((self.root / name).iterdir())
+        except OSError as e:
+            raise StoreError(f"cannot read {self.root / name}: {e.strerror or e}") from e
 
     @contextlib.contextmanager
     def fetched(self, name: str) -> Iterator[Path]:
@@ -113,8 +120,10 @@ class LocalStore:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else publishes here meanwhile. `StoreError` if somebody does. What a killed process left is removed."""
+        if (self.root / LOCK).is_symlink():
+            raise StoreError(f"{self.root / LOCK} is a symbolic link: remove it")
         try:
-            handle = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         except OSError as e:
             raise StoreError(f"cannot write into {self.root}: {e.strerror or e}") from e
         try:
@@ -122,6 +131,8 @@ class LocalStore:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as e:
                 raise StoreError(f"another `disc-tf serving prepare` works on {self.root}") from e
+            except OSError as e:  # a network filesystem without locks
+                raise StoreError(f"cannot lock {self.root}: {e.strerror or e}") from e
             for left in self.root.glob(f"{_WORK}*"):
                 remove_tree(left)
             yield
@@ -185,7 +196,7 @@ class ObjectStore:
             (path.removeprefix(prefix), info.get("size"), str(next((info[s] for s in stamps if info.get(s)), "")))
             for path, info in entries.items()
         )
-        return (tuple(found), None) if any(path in MODEL_FILES for path, _, _ in found) else None
+        return (tuple(found), None) if any(path in SAVED_MODEL_FILES for path, _, _ in found) else None
 
     def read(self, name: str, file: str) -> bytes | None:
         with self._errors("read"):
@@ -203,8 +214,15 @@ class ObjectStore:
         with tempfile.TemporaryDirectory(prefix="disc_tf_fetch.") as scratch:
             target = Path(scratch) / name
             with self._errors("read"):
+                prefix = self._path(name) + "/"
                 for path in self._fs.find(self._path(name)):
-                    local = target / path.removeprefix(self._path(name) + "/")
+                    if not path.startswith(prefix) or path.endswith("/"):
+                        continue  # an object that stands for a directory
+                    file = path.removeprefix(prefix)
+                    # a key is any text: as a path it must not lead out of the directory
+                    if not {"", ".", ".."}.isdisjoint(file.split("/")):
+                        raise StoreError(f"{self._url}/{name} has an object named {file!r}, which is no path of a file: remove it")
+                    local = target / file
                     local.parent.mkdir(parents=True, exist_ok=True)
                     self._fs.get_file(path, str(local))
             yield target
@@ -217,7 +235,7 @@ class ObjectStore:
     def publish(self, name: str, directory: Path) -> None:
         files = {p.relative_to(directory).as_posix(): p for p in directory.rglob("*") if p.is_file()}
         # the marker first: half an upload must be known as ours; what makes it a model last
-        order = sorted(files, key=lambda f: (f in MODEL_FILES, f != MARKER, f))
+        order = sorted(files, key=lambda f: (f in SAVED_MODEL_FILES, f != MARKER, f))
         with self._errors("write"):
             if self._fs.exists(self._path(name)):
                 self._remove(name)
@@ -233,7 +251,7 @@ class ObjectStore:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
-        for file in MODEL_FILES:
+        for file in SAVED_MODEL_FILES:
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(name, file))
         with contextlib.suppress(FileNotFoundError):

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
-#: any of these makes a directory a SavedModel
-MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
+from disc_tf.publish import SAVED_MODEL_FILES
+
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _MAX_VERSION = (1 << 63) - 1
 #: files whose last change lies this many seconds back are taken to be complete at once
@@ -45,9 +45,11 @@ def version_directories(base: str | Path) -> dict[int, Path]:
 
 
 def fingerprint(directory: Path) -> tuple[tuple[str, int, int], ...] | None:
-    """(path, size, change time in ns) of everything below; None while it cannot be read or has no SavedModel in it."""
+    """(path, size, change time in ns) of the directory (`.`) and all below; None while it cannot be read or has no SavedModel in it."""
     out = []
     try:
+        # copied files may keep their old times: the directory's own tells that they have just come
+        out.append((".", 0, os.stat(directory).st_mtime_ns))
         for root, directories, files in os.walk(directory, onerror=_raise):
             for name in (*directories, *files):
                 path = os.path.join(root, name)
@@ -57,7 +59,7 @@ def fingerprint(directory: Path) -> tuple[tuple[str, int, int], ...] | None:
     except OSError:
         return None
     names = {path for path, _, _ in out}
-    return tuple(sorted(out)) if any(f in names for f in MODEL_FILES) else None
+    return tuple(sorted(out)) if any(f in names for f in SAVED_MODEL_FILES) else None
 
 
 def _raise(error: OSError) -> None:

@@ -15,7 +15,6 @@ from disc_tf.serving.tensors import to_numpy
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
 #: ModelServer refuses a file with more
 MAX_RECORDS = 1000
-LOG_TYPES = ("predict_log", "classify_log", "regress_log", "multi_inference_log", "session_run_log")
 
 
 def read_records(path: str | Path) -> Iterator[bytes]:

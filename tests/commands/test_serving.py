@@ -35,10 +35,18 @@ def run(*arguments: object) -> int:
         (["prepare", "--models-config", "x", "--to", "{base}/out", "--rollback", "1"], 2, "--rollback"),
         (["prepare", "{base}", "--to", "{base}/out", "--rollback", "1"], 3, "no version 1"),
         (["prepare", "{base}", "--to", "{base}/out", "--target", "z80"], 2, "z80"),
+        (["prepare", "{base}", "--to", "{base}/out", "--keep", "-1"], 2, "-1 is less than 0"),
+        (["prepare", "{base}", "--to", "{base}/out", "--warmup-shapes", "0"], 2, "0 is less than 1"),
+        (["prepare", "{base}", "--to", "{base}/out", "--timeout", "-1"], 2, "seconds from 0 on"),
+        (["prepare", "{base}", "--to", "{base}/out", "--wait", "nan"], 2, "seconds from 0 on"),
+        (["prepare", "{base}", "--to", "{base}/out", "--name", ".."], 2, "no name of a model"),
+        (["prepare", "--models-config", "{base}/dots.config", "--to", "{base}/out"], 3, "'..'"),
     ],
 )
 def test_faults(arguments: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
+    dots = f'model_config_list {{ config {{ name: ".." base_path: "{tmp_path}" model_platform: "tensorflow" }} }}'
+    (tmp_path / "dots.config").write_text(dots)
     assert run(*(a.format(base=tmp_path) for a in arguments)) == code
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disc_tf.serving.config import ModelSettings, VersionPolicy
-from disc_tf.serving.prepare import OPTIMIZED, OptimizeFailed, Preparer
-from disc_tf.serving.stores import LOCK, MARKER, LocalStore, Store, StoreError, open_store
+from disc_tf.serving.prepare import OPTIMIZED, OptimizeFailed, Preparer, watch
+from disc_tf.serving.stores import LOCK, MARKER, LocalStore, ObjectStore, Store, StoreError, open_store
 from disc_tf.serving.versions import Settled
 
 
@@ -24,7 +25,7 @@ class World:
         self.source, self.target, self.root, self.options = source, target, root, options
         self.bad: set[str] = set()
         self.seen: list[Path] = []
-        self.during: Callable[[], None] = lambda: None
+        self.during: Callable[[], object] = lambda: None
 
     def optimize(self, source: Path, target: Path) -> str:
         self.seen.append(source)
@@ -183,6 +184,97 @@ def test_retention(world: World) -> None:
         world.publish(v)
         world.run(labels={"stable": 1}, keep=2)
     assert world.there().keys() == {1, 3, 4}  # a labelled version stays
+
+
+def test_retention_below_what_is_wanted(world: World) -> None:
+    """What would be removed at once is not made, again and again."""
+    for v in range(1, 5):
+        world.publish(v)
+    (world.root / "9").mkdir()  # one that never gets complete takes nobody's place
+    assert world.run("all", keep=2, labels={"stable": 1}) == [(1, "optimized"), (3, "optimized"), (4, "optimized"), (9, "incomplete")]
+    assert world.run("all", keep=2, labels={"stable": 1})[:3] == [(1, "up to date"), (3, "up to date"), (4, "up to date")]
+    world.publish(9)
+    assert dict(world.run("all", keep=2))[9] == "optimized"
+    assert world.there().keys() == {4, 9}
+    made = len(world.seen)
+    for _ in range(2):
+        assert world.run("all", keep=2) == [(4, "up to date"), (9, "up to date")]
+    assert len(world.seen) == made == 4
+
+
+def test_a_read_only_source(world: World) -> None:
+    path = world.publish(1)
+    world.bad.add("model 1")  # the original is copied
+    for directory in (path / "variables", path):
+        directory.chmod(0o555)
+    try:
+        assert world.run() == [(1, "original published")] and world.there() == {1: "model 1"}
+    finally:
+        for directory in (path, path / "variables"):
+            directory.chmod(0o755)
+    if isinstance(world.target, LocalStore):
+        modes = [(world.target.root / "1" / name).stat().st_mode & 0o700 for name in (".", "variables", "assets.extra")]
+        assert modes == [0o700] * 3
+
+
+def test_an_unreadable_target_is_no_end_of_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    world = World(LocalStore(tmp_path / "in"), LocalStore(tmp_path / "out"), tmp_path / "in")
+    world.publish(1)
+    (tmp_path / "out" / "1").mkdir(parents=True)
+
+    def denied(self: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied")
+
+    said: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", denied)
+        watch([world.preparer()], 0.0, lambda _: len(said) == 2 or not said.append("look"), lambda o: None, said.append)
+    assert said[0].endswith("out/1: Permission denied") and "cannot read" in said[0] and said[1:] == ["look"]
+    assert world.run() == [(1, "optimized")]
+
+
+@pytest.mark.parametrize("key", ["../../outside", "/outside", "a//b", "./saved_model.pb"])
+def test_keys_that_are_no_paths(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    store = open_store(f"memory://{uuid.uuid4().hex}/in")
+    assert isinstance(store, ObjectStore)
+    there = f"{store._root}/1/{key}"
+    # filesystems are shared between stores
+    monkeypatch.setattr(store._fs, "find", lambda path: [f"{store._root}/1", f"{store._root}/1/", there])
+    monkeypatch.setattr(store._fs, "get_file", lambda path, local: pytest.fail(f"wrote {local}"))
+    with pytest.raises(StoreError, match="no path of a file"), store.fetched("1"):
+        pass
+
+
+def test_planted_links_are_not_followed(tmp_path: Path) -> None:
+    """Of whoever may write into the base path."""
+    other = tmp_path / "other"
+    (other / "1").mkdir(parents=True)
+    (other / "1").chmod(0o500)
+    other.chmod(0o500)
+    store = LocalStore(tmp_path / "out")
+    store.make()
+    planted = store.root / ".disc_tf_work.x"
+    planted.symlink_to(other)
+    with store.locked():
+        assert not planted.is_symlink()
+    assert [p.stat().st_mode & 0o777 for p in (other, other / "1")] == [0o500, 0o500]
+    (store.root / LOCK).unlink()
+    (store.root / LOCK).symlink_to(tmp_path / "made")
+    with pytest.raises(StoreError, match="symbolic link"), store.locked():
+        pass
+    assert not (tmp_path / "made").exists()
+
+
+def test_files_with_old_times_that_have_just_come(world: World) -> None:
+    """As `cp -p` writes them: the directory's own time tells."""
+    path = world.publish(1)
+    for entry in (path / "variables" / "data", path / "variables", path / "saved_model.pb"):
+        os.utime(entry, (1e9, 1e9))
+    assert world.run(settled=Settled(2.0)) == [(1, "incomplete")]
+    os.utime(path, (1e9, 1e9))
+    assert world.run(settled=Settled(2.0)) == [(1, "optimized")]
 
 
 def test_one_base_path_for_both(tmp_path: Path) -> None:
