@@ -20,6 +20,8 @@ from disc_tf.just_in_time.background import Background
 from disc_tf.just_in_time.child import Child, CompilerGone
 from disc_tf.just_in_time.work import Request
 
+pytestmark = pytest.mark.slow  # processes and models of their own: minutes on a busy machine
+
 ROOT = Path(disc_tf.__file__).parents[1]
 
 

@@ -12,6 +12,8 @@ import tensorflow as tf
 import disc_tf
 from bench import jit as models
 
+pytestmark = pytest.mark.slow  # processes and models of their own: minutes on a busy machine
+
 
 def jit(fn: Any, **options: Any) -> Any:
     return disc_tf.jit(fn, **{"background": False, "cache_dir": None, **options})

@@ -10,6 +10,8 @@ from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, rea
 from disc_tf.saved_model import optimize_saved_model
 from tests.saved_model.models import feeds
 
+pytestmark = pytest.mark.slow  # processes and models of their own: minutes on a busy machine
+
 
 @pytest.mark.parametrize("name", ["keras3", "words", "tf1", "estimator"])
 def test_the_answers_stay_and_the_variables_go(name, original, tmp_path):

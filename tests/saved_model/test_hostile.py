@@ -9,6 +9,8 @@ import tensorflow as tf
 import disc_tf.ops  # noqa: F401  registers the op
 from disc_tf.saved_model import _copy_rest, optimize_saved_model
 
+pytestmark = pytest.mark.slow  # processes and models of their own: minutes on a busy machine
+
 X = np.random.default_rng(0).normal(size=(3, 4)).astype("f")
 SPEC = tf.TensorSpec((None, 4), tf.float32, name="x")
 

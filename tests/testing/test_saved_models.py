@@ -18,6 +18,8 @@ from disc_tf.testing.saved_models import WARMUP, verify_saved_models
 from disc_tf.testing.signatures import plan_model
 from disc_tf.testing.warmup import FILE
 
+pytestmark = pytest.mark.slow  # processes and models of their own: minutes on a busy machine
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
