@@ -36,6 +36,7 @@ def program() -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_the_next_process_compiles_nothing(tmp_path):
     """Here first, then in a process where everything has other numbers."""
     here = program().run(str(tmp_path))

@@ -124,6 +124,7 @@ def save(path: Path) -> dict[str, Case]:
     return found
 
 
+@pytest.mark.slow
 def test_rows(tmp_path: Path) -> None:
     found = save(tmp_path / "1")
     wrong = {}
