@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disc_tf.frontend.graph import Graph, Node
 from disc_tf.frontend.tensor_proto import SMALL_BYTES
-from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
-from disc_tf.lowering.context import LoweringContext
+
+if TYPE_CHECKING:  # who only reads a SavedModel does without the IR's ops
+    from disc_tf.ir.core import Value
+    from disc_tf.lowering.context import LoweringContext
 
 Shape = tuple[Dim | int | None, ...] | None
 
