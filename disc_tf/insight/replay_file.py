@@ -13,15 +13,14 @@ import io
 import json
 import platform
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.functions import called_functions
-from disc_tf.frontend.opdefs import op_info
+from disc_tf.frontend.functions import called_functions, read_body
 from disc_tf.frontend.rewrite import LAUNCH_OP, RECIPE_ATTR
 from disc_tf.frontend.tensor_proto import fill_tensor
 from disc_tf.frontend.tfproto import graph_from_bytes, serialized
@@ -89,8 +88,7 @@ def make_replay(graph_def: Any, cluster: str, arguments: Sequence[np.ndarray], *
     for name in called_functions(original.node_def, functions):
         for to in (launch, graph):
             to.library.function.add().CopyFrom(functions[name])
-    _add_body(graph, original)
-    results = [_tensor(original, original.ret[out.name]) for out in original.signature.output_arg]
+    results = _add_body(graph, original, functions)
     asserts = list(original.control_ret.values())
     return Replay(cluster, graph, launch, feeds, results, asserts, names, versions(), note)
 
@@ -108,25 +106,21 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _add_body(graph: Any, function: Any) -> None:
-    for node in function.node_def:
+def _add_body(graph: Any, function: Any, functions: Mapping[str, Any]) -> list[str]:
+    """Add the nodes of a function to a graph that has its arguments as nodes; the tensors that it returns."""
+    arguments = [a.name for a in function.signature.input_arg]
+    body = read_body(function, functions)
+
+    def tensor(ref: tuple[str | None, int]) -> str:
+        name, port = ref
+        return f"{arguments[port]}:0" if name is None else f"{name}:{port}"
+
+    for node, inputs in zip(body.nodes, body.inputs, strict=True):
         new = graph.node.add()
         new.CopyFrom(node)
         del new.input[:]
-        new.input.extend(t if t.startswith("^") else _tensor(function, t) for t in node.input)
-
-
-def _tensor(function: Any, text: str) -> str:
-    """``node:result:index`` of a function's body, or the name of an argument, as a tensor of a graph."""
-    name, _, rest = text.partition(":")
-    if not rest:
-        return f"{name}:0"
-    node = next(n for n in function.node_def if n.name == name)
-    info = op_info(node.op)
-    if info is None:
-        raise GraphError(f"op {node.op!r} is not known", name)
-    result, _, index = rest.partition(":")
-    return f"{name}:{info.output_offsets(node.attr)[result][0] + int(index or 0)}"
+        new.input.extend([*map(tensor, inputs), *(t for t in node.input if t.startswith("^"))])
+    return [*map(tensor, body.returns)]
 
 
 def write_replay(replay: Replay) -> bytes:
