@@ -268,11 +268,7 @@ def _values(
     replay: Replay, directory: Path, tolerance: float | None, threads: int, notes: list[str]
 ) -> list[Difference]:
     """Every node's value in TensorFlow, the interpreter and compiled code: the first difference of each way."""
-    from disc_tf.optimizer import clusters_of
-
-    _, clustering = clusters_of(
-        replay.graph, [*replay.results, *(f"^{a}" for a in replay.asserts)], Options.from_overrides(min_cluster_size=1, use_tf_shapes=False)
-    )
+    clustering = _clusters(replay, replay.results)
     analysis = clustering.analysis
     assert analysis is not None
     inside = {n.name for c in clustering.clusters for n in c.nodes}
