@@ -11,7 +11,7 @@ import re
 import types
 import typing
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 REPORT_VERSION = 1
@@ -217,6 +217,14 @@ class Report:
         return dict(Counter(x.code for x in self.left_out).most_common())
 
     @property
+    def left_out_groups(self) -> list[tuple[tuple[str, str], list[LeftOut]]]:
+        """(Reason code, reason) -> the nodes left out for it, most of them first."""
+        groups: dict[tuple[str, str], list[LeftOut]] = defaultdict(list)
+        for x in self.left_out:
+            groups[x.code, x.reason].append(x)
+        return sorted(groups.items(), key=lambda item: -len(item[1]))
+
+    @property
     def kernels(self) -> list[KernelReport]:
         return [k for c in self.compiled_clusters for k in c.kernels]
 
@@ -232,13 +240,9 @@ class Report:
 
     def to_text(self, *, left_out_limit: int = 12) -> str:
         """A summary for a terminal."""
-        total = len(self.clusters)
-        planned = sum(c.status == "planned" for c in self.clusters)
-        done = f"{planned} of {total} clusters would be" if planned else f"{len(self.compiled_clusters)} of {total} clusters"
         lines = [
             f"disc_tf {self.compiler_version}, targets {', '.join(self.targets)}",
-            f"{done} compiled; "
-            f"{self.compiled_nodes} of {self.compute_nodes} ops ({100 * self.coverage:.1f} %)"
+            compiled_line(self.clusters, self.compiled_nodes, self.compute_nodes, self.coverage)
             + (f", {100 * self.flops_share:.1f} % of FLOPs" if self.flops_share is not None else ""),
         ]
         if self.outputs_found:
@@ -255,10 +259,7 @@ class Report:
                 lines.append(f"    arena: {c.arena} bytes{symbols_text(c)}")
         if self.left_out:
             lines.append(f"left in TensorFlow: {len(self.left_out)} nodes")
-            groups: dict[tuple[str, str], list[LeftOut]] = defaultdict(list)
-            for x in self.left_out:
-                groups[x.code, x.reason].append(x)
-            ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+            ordered = self.left_out_groups
             for (code, reason), nodes in ordered[:left_out_limit]:
                 names = ", ".join(n.node for n in nodes[:3]) + (", ..." if len(nodes) > 3 else "")
                 lines.append(f"  {code} ({len(nodes)}): {reason} [{names}]")
@@ -273,6 +274,14 @@ class Report:
         if self.verified is not None:
             lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
         return "\n".join(lines)
+
+
+def compiled_line(clusters: Collection[ClusterReport], compiled_nodes: int, compute_nodes: int, coverage: float) -> str:
+    """How many clusters and ops are compiled (of a dry run: would be)."""
+    planned = sum(c.status == "planned" for c in clusters)
+    done = planned or sum(c.status == "compiled" for c in clusters)
+    ops = f"{compiled_nodes} of {compute_nodes} ops ({100 * coverage:.1f} %)"
+    return f"{done} of {len(clusters)} clusters{' would be' if planned else ''} compiled; {ops}"
 
 
 def symbols_text(c: ClusterReport) -> str:

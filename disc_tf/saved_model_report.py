@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from disc_tf.report import REPORT_VERSION, ClusterReport, Report, ShapeResult, shape_line
+from disc_tf.report import REPORT_VERSION, ClusterReport, Report, ShapeResult, compiled_line, shape_line
 
 #: how the main graph is named among the functions
 MAIN_GRAPH = "(main graph)"
@@ -80,12 +80,9 @@ class SavedModelReport:
 
     def to_text(self) -> str:
         """A summary for a terminal."""
-        done, total = len(self.compiled_clusters), len(self.clusters)
-        planned = sum(c.status == "planned" for c in self.clusters.values())
         lines = [
             f"disc_tf {self.compiler_version}: a SavedModel ({', '.join(self.tags)}), signatures {', '.join(self.signatures) or '(none)'}",
-            (f"{planned} of {total} clusters would be" if planned else f"{done} of {total} clusters") + " compiled; "
-            f"{self.compiled_nodes} of {self.compute_nodes} ops ({100 * self.coverage:.1f} %)",
+            compiled_line(self.clusters.values(), self.compiled_nodes, self.compute_nodes, self.coverage),
         ]
         for f in self.functions:
             if f.status == "passes_on":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.errors import REASON_ADVICE
-from disc_tf.report import ClusterProfile, ClusterReport, LeftOut, Report, ShapeResult
+from disc_tf.report import ClusterProfile, ClusterReport, Report, ShapeResult
 from disc_tf.report_html import plots
 from disc_tf.report_html.graph import MOST, draw
 from disc_tf.report_html.markup import Markup, bytes_text, join, table, tag
@@ -150,13 +150,10 @@ def left_out(report: Report, prefix: str = "", *, search: bool = True) -> Sectio
     """search: with the field that searches all lists of the page."""
     if not report.left_out:
         return f"{prefix}left-out", "Left in TensorFlow", tag("p", "Nothing.")
-    groups: dict[tuple[str, str], list[LeftOut]] = defaultdict(list)
-    for x in report.left_out:
-        groups[x.code, x.reason].append(x)
     parts: list[Any] = []
     if search:
         parts = [tag("input", type="search", id="search", placeholder="search nodes, ops and reasons"), " ", tag("span", "", id="found")]
-    for (code, reason), nodes in sorted(groups.items(), key=lambda item: -len(item[1])):
+    for (code, reason), nodes in report.left_out_groups:
         items = [tag("li", n.node, f" ({n.op})" if n.op else "") for n in nodes[:_NAMES]]
         if len(nodes) > _NAMES:
             items.append(tag("li", f"and {len(nodes) - _NAMES} more"))
