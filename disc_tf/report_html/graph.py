@@ -12,6 +12,15 @@ WIDTH, HEIGHT, GAP, BETWEEN = 172, 46, 16, 38
 ROW = 7
 #: boxes that are drawn at all
 MOST = 600
+#: what a box is -> its colour (as in graph.css)
+COLORS = {
+    "compiled": "#d5f0dd", "planned": "#dbe9fb", "failed": "#fde0d8", "put_back": "#fde0d8", "tensorflow": "#eceff2", "input": "#ffffff",
+}  # fmt: skip
+
+
+def state_of(box: Box, status: Mapping[str, str]) -> str:
+    """A key of `COLORS`. ``status``: cluster -> compiled, planned, failed or put_back."""
+    return status.get(box.name, "planned") if box.kind == "cluster" else box.kind
 
 
 def draw(
@@ -66,7 +75,7 @@ def _rows(boxes: Sequence[Box], edges: Sequence[Sequence[int]]) -> list[list[Box
 
 def _box(box: Box, at: tuple[float, float], status: Mapping[str, str], link: str) -> Markup:
     x, y = at
-    state = status.get(box.name, "planned") if box.kind == "cluster" else box.kind
+    state = state_of(box, status)
     ops = ", ".join(box.ops)
     count = f"{box.nodes} ops" if box.nodes != 1 else next(iter(box.ops), "")
     what = {"tensorflow": "in TensorFlow", "input": "input"}.get(state, state.replace("_", " "))

@@ -10,7 +10,7 @@ from typing import Any
 from disc_tf.frontend.errors import REASON_ADVICE
 from disc_tf.report import ClusterProfile, ClusterReport, Report, ShapeResult
 from disc_tf.report_html import plots
-from disc_tf.report_html.graph import MOST, draw
+from disc_tf.report_html.graph import COLORS, MOST, draw
 from disc_tf.report_html.markup import Markup, bytes_text, join, table, tag
 
 Section = tuple[str, str, Markup]  # anchor, title, content
@@ -43,8 +43,8 @@ def graph(report: Report, prefix: str = "") -> Section | None:
         return None
     status = {c.name: c.status for c in report.clusters}
     anchors = {c.name: i for i, c in enumerate(report.clusters)}
-    kinds = [("compiled", "#d5f0dd"), ("would be compiled", "#dbe9fb"), ("failed or put back", "#fde0d8"), ("in TensorFlow", "#eceff2")]
-    key = tag("p", (tag("span", k, style=f"background:{c}") for k, c in kinds), class_="key")
+    kinds = [("compiled", "compiled"), ("would be compiled", "planned"), ("failed or put back", "failed"), ("in TensorFlow", "tensorflow")]
+    key = tag("p", (tag("span", k, style=f"background:{COLORS[state]}") for k, state in kinds), class_="key")
     more = len(report.drawing.boxes) - MOST
     note = tag("p", f"The first {MOST} boxes are drawn, {more} are not.", class_="warn") if more > 0 else None
     details = []
