@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import json
 import platform
@@ -11,6 +10,7 @@ import sys
 
 from disc_tf.commands.common import INTERNAL_ERROR, OK
 from disc_tf.runtime.cpu import TARGET_FEATURES, cpu_flags, native_target
+from disc_tf.version import installed
 
 _PACKAGES = ("disc-tf", "tensorflow", "numpy", "protobuf", "jax", "jaxlib", "llvmlite", "scipy")
 
@@ -20,10 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return _version("tensorflow-cpu") if package == "tensorflow" else "not installed"
+    return installed(package) or "not installed"
 
 
 def can_compile() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.metadata
 import io
 import json
 import tempfile
@@ -15,6 +14,7 @@ from disc_tf.commands.common import write_atomically
 from disc_tf.report import Report, ShapeResult
 from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.testing.inputs import InputSpec, sample_sizes
+from disc_tf.version import installed
 
 REPORT_HELP = "write the report: a page for browsers if F ends in .html, else JSON"
 
@@ -25,15 +25,8 @@ def is_html(path: str | None) -> bool:
 
 def versions() -> dict[str, str]:
     """Packages that decide what is compiled and how it runs -> their versions, as far as they are installed."""
-    out = {}
-    for package in ("tensorflow", "numpy", "jax", "llvmlite", "protobuf"):
-        for name in (package, f"{package}-cpu"):
-            try:
-                out[package] = importlib.metadata.version(name)
-                break
-            except importlib.metadata.PackageNotFoundError:
-                continue
-    return out
+    found = {package: installed(package) for package in ("tensorflow", "numpy", "jax", "llvmlite", "protobuf")}
+    return {package: version for package, version in found.items() if version is not None}
 
 
 def write_report(path: str, report: Report | SavedModelReport, source: str) -> None:

@@ -26,7 +26,7 @@ from disc_tf.frontend.tensor_proto import fill_tensor
 from disc_tf.frontend.tfproto import graph_from_bytes, serialized
 from disc_tf.ir.types import DType
 from disc_tf.runtime.artifact import ArtifactError, unpack
-from disc_tf.version import __version__
+from disc_tf.version import __version__, installed
 
 FORMAT = 1
 SUFFIX = ".replay"
@@ -94,15 +94,9 @@ def make_replay(graph_def: Any, cluster: str, arguments: Sequence[np.ndarray], *
 
 
 def versions() -> dict[str, str]:
-    import importlib.metadata
-
     found = {"disc_tf": __version__, "python": platform.python_version(), "numpy": np.__version__}
-    for package in ("tensorflow", "tensorflow-cpu"):
-        try:
-            found["tensorflow"] = importlib.metadata.version(package)
-            break
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    if (tensorflow := installed("tensorflow")) is not None:
+        found["tensorflow"] = tensorflow
     return found
 
 
