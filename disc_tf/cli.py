@@ -124,10 +124,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    return next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+
+
 def _given(verb: str, argv: Sequence[str]) -> set[str]:
     """The names of the flags that stand on the command line, whatever their values."""
     parser = build_parser()
-    sub = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))[verb]
+    sub = _verbs(parser)[verb]
     config.without_positionals(sub)
     for action in sub._actions:
         action.default = argparse.SUPPRESS
@@ -136,7 +140,7 @@ def _given(verb: str, argv: Sequence[str]) -> set[str]:
 
 def _configured(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], bool]:
     """The arguments with a configuration file's, those that are not known, and whether the configuration was only asked for."""
-    verbs = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    verbs = _verbs(parser)
     verb = next((a for a in argv if a in verbs), "")
     if verb not in config.VERBS:
         return *parser.parse_known_args(argv), False

@@ -159,6 +159,11 @@ class ShapeResult:
     source: str = "generated"
 
     @property
+    def ratio(self) -> float | None:
+        """How many times faster the optimised graph is; None where it was not timed."""
+        return self.original_ms / self.optimized_ms if self.original_ms and self.optimized_ms else None
+
+    @property
     def slower(self) -> bool:
         """Whether the optimised graph is slower here: the interval lies below one as a whole."""
         return self.interval is not None and self.interval[1] < 1.0

@@ -13,7 +13,6 @@ import argparse
 import dataclasses
 import difflib
 import json
-import tomllib
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -48,6 +47,8 @@ def without_positionals(parser: argparse.ArgumentParser) -> None:
 def apply(parser: argparse.ArgumentParser, args: argparse.Namespace, path: str, given: Container[str]) -> None:
     """Set all but ``given`` (names of the flags on the command line) from the file ``path``. `CommandError` for a file that cannot be read
     and for what it says."""
+    import tomllib
+
     try:
         with open(path, "rb") as f:
             content = tomllib.load(f)

@@ -106,9 +106,9 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     if not args.dry_run and not args.output:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
-    if not args.dry_run and args.output.endswith(standalone.SUFFIX):
-        return standalone.run(args, options, Say(args.quiet))
     say = Say(args.quiet)
+    if not args.dry_run and args.output.endswith(standalone.SUFFIX):
+        return standalone.run(args, options, say)
     if optimize_model.is_model(args.input):
         return optimize_model.run(args, options, say)
     _check_files(args)

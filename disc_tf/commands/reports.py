@@ -46,24 +46,20 @@ def write_report(path: str, report: Report | SavedModelReport, source: str) -> N
 
 def write_verification(path: str, results: Sequence[ShapeResult], data: Mapping[str, Any], original: str, optimized: str) -> None:
     """What `disc-tf verify` found; ``data`` is what its ``--json`` prints."""
-    if is_html(path):
-        from disc_tf.report_html import verify_page
+    from disc_tf.report_html import verify_page
 
-        text = verify_page(results, bool(data["ok"]), original=original, optimized=optimized)
-    else:
-        text = json.dumps(data, indent=2)
-    write_atomically(path, text.encode())
+    _write(path, data, lambda: verify_page(results, bool(data["ok"]), original=original, optimized=optimized))
 
 
 def write_bench(path: str, data: Mapping[str, Any], original: str, optimized: str) -> None:
     """What `disc-tf bench` measured; ``data`` is what its ``--json`` prints."""
-    if is_html(path):
-        from disc_tf.report_html import bench_page
+    from disc_tf.report_html import bench_page
 
-        text = bench_page(data, original=original, optimized=optimized)
-    else:
-        text = json.dumps(data, indent=2)
-    write_atomically(path, text.encode())
+    _write(path, data, lambda: bench_page(data, original=original, optimized=optimized))
+
+
+def _write(path: str, data: Mapping[str, Any], page: Callable[[], str]) -> None:
+    write_atomically(path, (page() if is_html(path) else json.dumps(data, indent=2)).encode())
 
 
 def write_csv(path: str, data: Mapping[str, Any]) -> None:

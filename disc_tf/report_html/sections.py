@@ -29,7 +29,7 @@ def summary(report: Report) -> Markup:
     if report.verified is not None:
         word, style = ("yes", "good") if report.verified else ("NO", "bad")
         tiles.append(("verified against TensorFlow", word, f"{len(report.verification)} shapes", style))
-    ratios = [s.original_ms / s.optimized_ms for s in report.verification if s.original_ms and s.optimized_ms]
+    ratios = [s.ratio for s in report.verification if s.ratio is not None]
     if ratios:
         least = f"least {min(ratios):.2f}x, {len(ratios)} shapes"
         tiles.append(("speed-up, geometric mean", f"{statistics.geometric_mean(ratios):.2f}x", least, ""))
@@ -171,13 +171,12 @@ def shapes(results: Sequence[ShapeResult]) -> Section | None:
     rows = []
     for s in results:
         name = ", ".join(f"{k} {v}" for k, v in s.shapes.items())
-        ratio = s.original_ms / s.optimized_ms if s.original_ms and s.optimized_ms else None
-        if s.original_ms and s.optimized_ms and ratio:
+        if s.original_ms and s.optimized_ms:
             bounds = f" ({s.interval[0]:.2f} to {s.interval[1]:.2f})" if s.interval else ""
-            bars.append((name, s.original_ms, s.optimized_ms, f"{ratio:.2f}x{bounds}"))
+            bars.append((name, s.original_ms, s.optimized_ms, f"{s.ratio:.2f}x{bounds}"))
         worst, relative = max(s.max_abs.values(), default=None), max(s.max_rel.values(), default=None)
         ok = tag("span", "ok" if s.ok else "FAIL", class_="good" if s.ok else "bad")
-        rows.append([tag("span", name, class_="name"), ok, worst, relative, s.original_ms, s.optimized_ms, ratio, s.message])
+        rows.append([tag("span", name, class_="name"), ok, worst, relative, s.original_ms, s.optimized_ms, s.ratio, s.message])
     head = ["shapes", "", "worst absolute error", "relative", "original ms", "optimised ms", "times faster", ""]
     return "shapes", "Verification and speed by shape", join([plots.speed(bars) if bars else None, table(head, rows)])
 
