@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
@@ -47,19 +47,34 @@ def start_all(jobs: Sequence[tuple[Callable[[], ChildType], contextlib.ExitStack
         return list(pool.map(start, jobs))
 
 
+class Settings(TypedDict, total=False):
+    """How a child runs TensorFlow.
+
+    reference=True: grappler's meta optimizer and oneDNN off (what results are compared with); False: as users run it.
+    ops=True loads our op library first. threads: intra-op, inter-op and our own pool. python: another interpreter (compatibility tests).
+    """
+
+    reference: bool
+    ops: bool
+    threads: int
+    python: str
+    env: Mapping[str, str] | None
+    timeout: float
+
+
 class Child:
-    """A child process that answers over a pipe; ``config`` is what it loads first."""
+    """A child process that answers over a pipe; ``config`` is what it loads first. The others are `Settings`."""
 
     def __init__(
         self,
         config: Mapping[str, Any],
         *,
-        reference: bool,
-        ops: bool,
-        threads: int,
-        python: str,
-        env: Mapping[str, str] | None,
-        timeout: float,
+        reference: bool = False,
+        ops: bool = False,
+        threads: int = 0,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 900.0,
     ) -> None:
         self._timeout = timeout
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
@@ -132,27 +147,11 @@ class Child:
 
 
 class TfProcess(Child):
-    """A child process with one graph loaded.
+    """A child process with one graph loaded."""
 
-    reference=True: grappler's meta optimizer and oneDNN off (what results are compared with); False: as users run it.
-    ops=True loads our op library first. threads: intra-op, inter-op and our own pool. python: another interpreter (compatibility tests).
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        *,
-        reference: bool = False,
-        ops: bool = False,
-        threads: int = 0,
-        python: str = sys.executable,
-        env: Mapping[str, str] | None = None,
-        timeout: float = 900.0,
-    ) -> None:
+    def __init__(self, path: str | Path, inputs: Sequence[str], outputs: Sequence[str], **settings: Unpack[Settings]) -> None:
         config = {"path": str(path), "inputs": list(inputs), "outputs": list(outputs)}
-        super().__init__(config, reference=reference, ops=ops, threads=threads, python=python, env=env, timeout=timeout)
+        super().__init__(config, **settings)
 
     def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Outputs for the feeds (in the order of ``inputs``). Raises `TfError` with TensorFlow's code."""
@@ -164,7 +163,7 @@ class TfProcess(Child):
 
 
 class SavedModelProcess(Child):
-    """A child process with a SavedModel loaded; the settings are those of `TfProcess`.
+    """A child process with a SavedModel loaded.
 
     loader: ``tf2`` (`tf.saved_model.load`, signatures are functions) or ``session`` (TensorFlow 1's loader, as TensorFlow Serving does).
     tags: of the graph to load; None for the only one.
@@ -176,15 +175,10 @@ class SavedModelProcess(Child):
         *,
         tags: Sequence[str] | None = None,
         loader: str = "tf2",
-        reference: bool = False,
-        ops: bool = False,
-        threads: int = 0,
-        python: str = sys.executable,
-        env: Mapping[str, str] | None = None,
-        timeout: float = 900.0,
+        **settings: Unpack[Settings],
     ) -> None:
         config = {"saved_model": str(directory), "tags": None if tags is None else list(tags), "loader": loader}
-        super().__init__(config, reference=reference, ops=ops, threads=threads, python=python, env=env, timeout=timeout)
+        super().__init__(config, **settings)
 
     def run(self, signature: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name. Raises `TfError` with TensorFlow's code."""
