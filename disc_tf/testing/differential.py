@@ -67,12 +67,17 @@ _RANDOM = "not compared, random in TensorFlow itself"
 QUIET = {"TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
-class Side(Protocol):
+class Answers(Protocol):
+    """What can be compared."""
+
+    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]: ...
+
+
+class Side(Answers, Protocol):
     """A graph, or a signature, in a process: `TfProcess`, `SignatureSide`."""
 
     info: dict[str, int]
 
-    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]: ...
     def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]: ...
     def memory(self) -> dict[str, int]: ...
 
@@ -98,8 +103,8 @@ class Check:
 
     names: Sequence[str]
     outputs: Sequence[str]
-    reference: Side
-    candidate: Side | None
+    reference: Answers
+    candidate: Answers | None
     users: Sequence[Side] = ()
     tolerance: float | None = None
     rounds: int = ROUNDS
@@ -161,7 +166,7 @@ class CandidateFailed(Exception):
 
 
 def _check(
-    result: ShapeResult, reference: Side, candidate: Side, case: Case, outputs: Sequence[str], tolerance: float | None
+    result: ShapeResult, reference: Answers, candidate: Answers, case: Case, outputs: Sequence[str], tolerance: float | None
 ) -> list[str]:
     """Fill the result; the outputs that differ."""
     expected, want_code = _run(reference, case.feeds)
@@ -193,9 +198,9 @@ def _quoted(message: str, case: Case) -> str:
     return "" if case.private else f": {telling_line(message)}"
 
 
-def _run(process: Side, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:
+def _run(side: Answers, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:
     try:
-        return process.run(feeds), None
+        return side.run(feeds), None
     except TfError as e:
         return None, (e.code, str(e) or "?")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from disc_tf.runtime.runner import Runner
 from disc_tf.testing.differential import Case, Check
 from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
 from disc_tf.testing.tf_process import TfError, TfProcess
-from disc_tf.testing.tf_worker import current_rss, peak_rss
 
 
 class RunnerSide:
@@ -22,19 +20,6 @@ class RunnerSide:
 
     def __init__(self, runner: Runner, inputs: Sequence[str]) -> None:
         self.runner, self.inputs = runner, list(inputs)
-        self.info = {"rss": current_rss()}
-
-    def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
-        out = []
-        for i in range(warmup + repeats):
-            start = time.perf_counter()
-            self.run(feeds)
-            if i >= warmup:
-                out.append(time.perf_counter() - start)
-        return out
-
-    def memory(self) -> dict[str, int]:
-        return {"rss": current_rss(), "peak": peak_rss()}
 
     def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
         given = dict(zip(self.inputs, feeds, strict=True))
