@@ -56,10 +56,8 @@ def verify_graphs(
         candidate = started[1] if isinstance(started[1], TfProcess) else None
         failure = "" if candidate is not None else f"the optimised graph does not load: {started[1]}"
         users = sides[2:] if len(sides) == 4 else []
-        cases = [Case(make_feeds(specs, size, seed=i)) for i, size in enumerate(sizes)]
-        cases += [Case(feeds, timed=False) for feeds in broadcast_feeds(specs)] if broadcast else []
         check = Check([s.name for s in specs], outputs, sides[0], candidate, users, tolerance, rounds, failure, deadline)
-        return check.all(cases, progress)
+        return check.all(generated(specs, sizes, broadcast=broadcast), progress)
 
 
 _RANDOM = "not compared, random in TensorFlow itself"
@@ -90,6 +88,14 @@ class Case:
     timed: bool = True
     source: str = "generated"
     private: bool = False
+
+
+def generated(specs: Sequence[InputSpec], sizes: Sequence[Mapping[str, int]], *, broadcast: bool) -> list[Case]:
+    """A case for each of ``sizes``; broadcast: and inputs that broadcast against each other, which are not timed."""
+    cases = [Case(make_feeds(specs, size, seed=i)) for i, size in enumerate(sizes)]
+    if broadcast:
+        cases += [Case(feeds, timed=False) for feeds in broadcast_feeds(specs)]
+    return cases
 
 
 @dataclasses.dataclass

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from disc_tf.report import ShapeResult
-from disc_tf.testing.differential import QUIET, Case, Check, Side
-from disc_tf.testing.inputs import broadcast_feeds, make_feeds, sample_sizes
+from disc_tf.testing.differential import QUIET, Case, Check, Side, generated
+from disc_tf.testing.inputs import make_feeds, sample_sizes
 from disc_tf.testing.signatures import ModelPlan, SignaturePlan, plan_model
 from disc_tf.testing.tf_process import SavedModelProcess, SignatureSide, start_all
 from disc_tf.testing.timing import ROUNDS
@@ -84,9 +84,7 @@ class ModelCheck(contextlib.ExitStack):
                 free = {d for s in signature.specs for d in s.dims if isinstance(d, str)}
                 given = [size for size in sizes or () if size.keys() == free]
                 chosen = _distinct(given or sample_sizes(signature.specs, points))
-                cases += [Case(make_feeds(signature.specs, size, seed=i)) for i, size in enumerate(chosen)]
-                if two_bodies:
-                    cases += [Case(feeds, timed=False) for feeds in broadcast_feeds(signature.specs)]
+                cases += generated(signature.specs, chosen, broadcast=two_bodies)
             self.cases[name] = cases
 
     def __enter__(self) -> Self:

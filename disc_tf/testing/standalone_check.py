@@ -10,8 +10,8 @@ import numpy as np
 from disc_tf.report import ShapeResult
 from disc_tf.runtime.executable import DiscError
 from disc_tf.runtime.runner import Runner
-from disc_tf.testing.differential import Case, Check
-from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
+from disc_tf.testing.differential import Check, generated
+from disc_tf.testing.inputs import InputSpec
 from disc_tf.testing.tf_process import TfError, TfProcess
 
 
@@ -45,8 +45,6 @@ def verify_runner(
     where TensorFlow raises, the runner must raise the same code. ``outputs``: the graph's tensors in the order of the runner's outputs;
     ``names``: placeholder -> what the runner calls it."""
     nodes = [s.name for s in specs]
-    cases = [Case(make_feeds(specs, size, seed=i)) for i, size in enumerate(sizes)]
-    cases += [Case(feeds) for feeds in broadcast_feeds(specs)] if broadcast else []
     with TfProcess(original, [f"{name}:0" for name in nodes], outputs, reference=True, threads=threads) as reference:
         candidate = RunnerSide(runner, [(names or {}).get(n, n) for n in nodes])
-        return Check(nodes, outputs, reference, candidate).all(cases, progress)
+        return Check(nodes, outputs, reference, candidate).all(generated(specs, sizes, broadcast=broadcast), progress)
