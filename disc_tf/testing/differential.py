@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from disc_tf.report import ShapeResult
 from disc_tf.testing.compare import compare
 from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
 from disc_tf.testing.tf_process import ProcessFailed, TfError, TfProcess, start_all
-from disc_tf.testing.timing import ROUNDS, interval, race, warm_up
+from disc_tf.testing.timing import ROUNDS, in_turn, interval, race, round_ratios, warm_up
 
 
 def verify_graphs(
@@ -334,23 +335,17 @@ def bench_sides(
             warm = warm_up(runs[0]), warm_up(runs[1])
             once = [max(min(run(2, 0)), 1e-6) for run in runs]
             repeats = int(np.clip(0.05 / max(once), 2, 100))
-            samples: list[list[float]] = [[], []]
-            medians: list[list[float]] = [[], []]
-            for at in range(rounds):  # who comes first changes
-                for k in (0, 1) if at % 2 == 0 else (1, 0):
-                    found = runs[k](repeats, 1)
-                    samples[k] += found
-                    medians[k].append(float(np.median(found)))
+            found = in_turn(runs[0], runs[1], rounds, repeats)
         except TfError as e:
             raise OptimizedRaised(f"at {dict(size)} TensorFlow succeeds; the optimised graph {_said(e)}") from e
         timings = []
-        for side, first, found in zip(sides, cold, samples, strict=True):
+        for side, first, seconds in zip(sides, cold, found, strict=True):
             peak = (side.memory()["peak"] - side.info["import_rss"]) / 1e6
+            every = list(itertools.chain.from_iterable(seconds))
             timings.append(
-                Timing(first * 1e3, float(np.median(found)) * 1e3, float(np.quantile(found, 0.99)) * 1e3, peak)
+                Timing(first * 1e3, float(np.median(every)) * 1e3, float(np.quantile(every, 0.99)) * 1e3, peak)
             )
-        ratios = tuple(a / b for a, b in zip(*medians, strict=True))
-        rows.append(BenchRow(dict(size), timings[0], timings[1], ratios, warm))
+        rows.append(BenchRow(dict(size), timings[0], timings[1], round_ratios(*found), warm))
         if progress is not None:
             progress(rows[-1])
     return rows

@@ -32,15 +32,29 @@ class Race:
 
 def race(original: Run, optimized: Run, rounds: int = ROUNDS) -> Race:
     """Time both sides in turn, the first one of a round changing; short runs are repeated. Raises what the sides raise."""
+    once = max(min(min(side(2, 1)) for side in (original, optimized)), 1e-6)
+    first, second = in_turn(original, optimized, rounds, int(np.clip(_ROUND_SECONDS / once, 1, 50)))
+    return Race(float(np.median(medians(first))), float(np.median(medians(second))), round_ratios(first, second))
+
+
+def in_turn(original: Run, optimized: Run, rounds: int, repeats: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Seconds of ``repeats`` runs in each round, by side; who comes first changes from round to round."""
     sides = (original, optimized)
-    once = max(min(min(side(2, 1)) for side in sides), 1e-6)
-    repeats = int(np.clip(_ROUND_SECONDS / once, 1, 50))
-    samples: tuple[list[float], list[float]] = ([], [])
+    found: tuple[list[list[float]], list[list[float]]] = ([], [])
     for i in range(rounds):
         for k in (0, 1) if i % 2 == 0 else (1, 0):
-            samples[k].append(float(np.median(sides[k](repeats, 1))))
-    ratios = tuple(a / b for a, b in zip(*samples, strict=True))
-    return Race(float(np.median(samples[0])), float(np.median(samples[1])), ratios)
+            found[k].append(sides[k](repeats, 1))
+    return found
+
+
+def medians(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The median of each round."""
+    return [float(np.median(r)) for r in rounds]
+
+
+def round_ratios(original: Sequence[Sequence[float]], optimized: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """How many times faster the optimised side was in each round."""
+    return tuple(a / b for a, b in zip(medians(original), medians(optimized), strict=True))
 
 
 def warm_up(run: Run, *, seconds: float = 2.0, batch: int = 3) -> int:
