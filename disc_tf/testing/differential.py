@@ -183,8 +183,8 @@ def _check(
         raise CandidateFailed(f"the optimised graph: {str(e).splitlines()[0] if case.private else e}") from e
     if (want_code or (0,))[0] != (got_code or (0,))[0]:
         result.ok = False
-        said = "succeeded" if got_code is None else f"raised code {got_code[0]}{_quoted(got_code[1], case)}"
-        wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}{_quoted(want_code[1], case)}"
+        said = "succeeded" if got_code is None else f"raised code {got_code[0]}{_quoted(got_code[1], case.private)}"
+        wanted = "succeeds" if want_code is None else f"raises code {want_code[0]}{_quoted(want_code[1], case.private)}"
         result.message = f"TensorFlow {wanted}; the optimised graph {said}"
         return []
     if expected is None or actual is None:
@@ -201,8 +201,8 @@ def _check(
     return wrong
 
 
-def _quoted(message: str, case: Case) -> str:
-    return "" if case.private else f": {telling_line(message)}"
+def _quoted(message: str, private: bool) -> str:
+    return "" if private else f": {telling_line(message)}"
 
 
 def _run(side: Answers, feeds: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, tuple[int, str] | None]:
@@ -222,20 +222,19 @@ def _time(result: ShapeResult, user: Side, candidate: Side, case: Case, rounds: 
     try:
         user.time(feeds, 1, 0)
     except TfError as e:
-        result.message = f"not timed: TensorFlow itself raises code {e.code}" if case.private else not_timed(e)
+        result.message = not_timed(e, case.private)
         return
     try:
         found = race(lambda n, warmup: user.time(feeds, n, warmup), lambda n, warmup: candidate.time(feeds, n, warmup), rounds)
     except TfError as e:
-        said = f"raises code {e.code}" if case.private else _said(e)
-        result.ok, result.message = False, f"TensorFlow as users run it succeeds; the optimised graph {said}"
+        result.ok, result.message = False, f"TensorFlow as users run it succeeds; the optimised graph {_said(e, case.private)}"
         return
     result.original_ms, result.optimized_ms = found.original * 1e3, found.optimized * 1e3
     result.ratios, result.interval = list(found.ratios), interval(found.ratios)
 
 
-def _said(error: TfError) -> str:
-    return f"raises code {error.code}: {telling_line(str(error))}"
+def _said(error: TfError, private: bool = False) -> str:
+    return f"raises code {error.code}{_quoted(str(error), private)}"
 
 
 def telling_line(text: str) -> str:
@@ -247,9 +246,9 @@ def telling_line(text: str) -> str:
     return lines[max(end - 1, 0)]
 
 
-def not_timed(error: TfError) -> str:
+def not_timed(error: TfError, private: bool = False) -> str:
     """The note about a shape at which the original raises as users run it."""
-    return f"not timed: TensorFlow itself {_said(error)}"
+    return f"not timed: TensorFlow itself {_said(error, private)}"
 
 
 @dataclasses.dataclass(frozen=True)
