@@ -7,8 +7,6 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from disc_tf.report import ShapeResult
 from disc_tf.testing.differential import QUIET, Case, Check, Side, generated
@@ -87,13 +85,6 @@ class ModelCheck(contextlib.ExitStack):
                 cases += generated(signature.specs, chosen, broadcast=two_bodies)
             self.cases[name] = cases
 
-    def __enter__(self) -> Self:
-        super().__enter__()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> bool | None:
-        return super().__exit__(kind, value, tb)
-
     def _records(self) -> list[Request]:
         try:
             records = read_requests(self.plan.directory)
@@ -101,7 +92,7 @@ class ModelCheck(contextlib.ExitStack):
             self.warnings.append(f"the warm-up records are not replayed: {e}")
             return []
         unknown = {r.signature for r in records} - self.plan.signatures.keys()
-        if unknown and records:
+        if unknown:
             skipped = sum(r.signature in unknown for r in records)
             self.warnings.append(f"{skipped} warm-up records are not replayed: they are for other signatures")
         return records
