@@ -23,7 +23,7 @@ from disc_tf.ir.types import DType
 from disc_tf.report import ShapeResult, shape_line
 from disc_tf.testing.compare import RELATIVE, compare
 from disc_tf.testing.differential import BenchRow, bench_graphs, verify_graphs
-from disc_tf.testing.inputs import InputSpec, make_feeds, specs_from_json
+from disc_tf.testing.inputs import InputSpec, dim_names, make_feeds, specs_from_json
 from disc_tf.testing.tf_process import TfProcess
 
 RANDOM_SHAPES = 20
@@ -40,7 +40,7 @@ def write(path: Path, data: Any) -> None:
 
 def random_sizes(model: Model, specs: Sequence[InputSpec], count: int, seed: int) -> list[dict[str, int]]:
     """``count`` assignments of extents within ``model.ranges``, small ones as likely as large ones."""
-    names = sorted({d for s in specs for d in s.dims if isinstance(d, str)})
+    names = sorted(dim_names(specs))
     rng = np.random.default_rng(seed)
 
     def draw(name: str) -> int:

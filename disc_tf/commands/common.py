@@ -13,7 +13,7 @@ from typing import Any
 from disc_tf.atomic import replacing
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
-from disc_tf.testing.inputs import InputSpec, specs_from_graph, specs_from_json
+from disc_tf.testing.inputs import InputSpec, dim_names, specs_from_graph, specs_from_json
 
 OK = 0
 INTERNAL_ERROR = 1
@@ -193,7 +193,7 @@ def parse_sizes(texts: Sequence[str]) -> list[dict[str, int]]:
 
 def check_sizes(specs: Sequence[InputSpec], sizes: Sequence[dict[str, int]]) -> None:
     """Every dim name of the inputs has an extent, and no other name is given."""
-    names = {d for s in specs for d in s.dims if isinstance(d, str)}
+    names = set(dim_names(specs))
     for size in sizes:
         if missing := names - size.keys():
             raise CommandError(f"--shape: no extent for {', '.join(sorted(missing))}; dims: {', '.join(sorted(names))}", USAGE)

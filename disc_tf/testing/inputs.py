@@ -186,9 +186,14 @@ def _guess_equal(all_dims: Sequence[Sequence[int | str]]) -> list[tuple[str, str
     return pairs
 
 
+def dim_names(specs: Sequence[InputSpec]) -> list[str]:
+    """The names that dims have, in the order of the inputs."""
+    return list(dict.fromkeys(d for s in specs for d in s.dims if isinstance(d, str)))
+
+
 def sample_sizes(specs: Sequence[InputSpec], count: int, seed: int = 0) -> list[dict[str, int]]:
     """``count`` assignments of extents to the dim names: ones, small, primes, larger; axis-0 dims stay small."""
-    names = list(dict.fromkeys(d for s in specs for d in s.dims if isinstance(d, str)))
+    names = dim_names(specs)
     batch = {s.dims[0] for s in specs if s.dims and isinstance(s.dims[0], str)}
     ladder = [(1, 1), (1, 7), (2, 16), (3, 31), (1, 64), (4, 25), (8, 13), (1, 128)]
     rng = np.random.default_rng(seed)
@@ -210,9 +215,8 @@ def broadcast_feeds(specs: Sequence[InputSpec], seed: int = 0, limit: int = 3) -
 
     One list for each input that shares the name of its first dim with another, at most ``limit``.
     """
-    names = {d for s in specs for d in s.dims if isinstance(d, str)}
     batch = [s.dims[0] for s in specs if s.dims and isinstance(s.dims[0], str)]
-    sizes = {n: 3 if n in batch else 7 for n in names}
+    sizes = {n: 3 if n in batch else 7 for n in dim_names(specs)}
     out = []
     for i, spec in enumerate(specs):
         if spec.dims and isinstance(spec.dims[0], str) and batch.count(spec.dims[0]) > 1 and len(out) < limit:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from disc_tf.report import ShapeResult
 from disc_tf.testing.differential import QUIET, Case, Check, Side, generated
-from disc_tf.testing.inputs import make_feeds, sample_sizes
+from disc_tf.testing.inputs import dim_names, make_feeds, sample_sizes
 from disc_tf.testing.signatures import ModelPlan, SignaturePlan, plan_model
 from disc_tf.testing.tf_process import SavedModelProcess, SignatureSide, start_all
 from disc_tf.testing.timing import ROUNDS
@@ -79,7 +79,7 @@ class ModelCheck(contextlib.ExitStack):
                 if not cases:
                     self.warnings.append(f"signature {name} is not verified: {signature.why_not}")
             else:
-                free = {d for s in signature.specs for d in s.dims if isinstance(d, str)}
+                free = set(dim_names(signature.specs))
                 given = [size for size in sizes or () if size.keys() == free]
                 chosen = _distinct(given or sample_sizes(signature.specs, points))
                 cases += generated(signature.specs, chosen, broadcast=two_bodies)
@@ -186,7 +186,7 @@ class ModelCheck(contextlib.ExitStack):
                 progress(signature.name, result)
 
         results = check.all(self.cases[signature.name], show)
-        free = {d for s in signature.specs for d in s.dims if isinstance(d, str)}
+        free = set(dim_names(signature.specs))
         if results and free and all(r.ok and not r.max_abs for r in results) and not check.failure:
             first = {s.dims[0] for s in signature.specs if s.dims}
             sizes = [{d: 1 if d in first else n for d in free} for n in _LARGER] if free - first else []
