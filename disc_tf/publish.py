@@ -96,14 +96,20 @@ def check_destination(
         if not overwrite:
             raise PublishError(f"{destination} exists: give another name, or --overwrite to replace it")
         _check_replaceable(destination, target, replaces)
-    parent = target.parent
-    if not parent.exists():
-        raise PublishError(f"cannot write {destination}: the directory {parent} does not exist")
-    if not parent.is_dir():
-        raise PublishError(f"cannot write {destination}: {parent} is not a directory")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise PublishError(f"cannot write {destination}: the directory {parent} is not writable")
+    if why := unwritable(target.parent):
+        raise PublishError(f"cannot write {destination}: {why}")
     return target
+
+
+def unwritable(directory: Path) -> str:
+    """Why nothing can be made in ``directory``; empty if something can."""
+    if not directory.exists():
+        return f"the directory {directory} does not exist"
+    if not directory.is_dir():
+        return f"{directory} is not a directory"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return f"the directory {directory} is not writable"
+    return ""
 
 
 def _check_source(destination: str | Path, target: Path, source: str | Path | None) -> None:
@@ -129,11 +135,15 @@ def _check_replaceable(destination: str | Path, target: Path, replaces: Sequence
         raise PublishError(f"{destination} is not replaced: it holds other things (none of {', '.join(replaces)}); give another name")
 
 
+def _prefix(target: Path) -> str:
+    """How the names of staging directories for ``target`` start."""
+    return f".{os.fsencode(target.name)[:100].decode(errors='replace')}."
+
+
 def _make(target: Path) -> tuple[Path, int]:
     """The staging directory and a locked descriptor of it: the lock tells other processes that it is in use."""
-    stem = os.fsencode(target.name)[:100].decode(errors="replace")
     while True:
-        path = target.parent / f".{stem}.{os.getpid()}.{secrets.token_hex(4)}{_SUFFIX}"
+        path = target.parent / f"{_prefix(target)}{os.getpid()}.{secrets.token_hex(4)}{_SUFFIX}"
         try:
             path.mkdir()
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -169,11 +179,11 @@ def _lock(handle: int) -> bool | None:
 
 def _remove_stale(target: Path) -> None:
     """Remove what killed processes left for this destination: staging directories that nobody holds locked."""
-    stem = os.fsencode(target.name)[:100].decode(errors="replace")
+    prefix = _prefix(target)
     for name in os.listdir(target.parent):
-        if not (name.startswith(f".{stem}.") and name.endswith(_SUFFIX)):
+        if not (name.startswith(prefix) and name.endswith(_SUFFIX)):
             continue
-        if len(name[len(stem) + 2 : -len(_SUFFIX)].split(".")) != 2:
+        if len(name[len(prefix) : -len(_SUFFIX)].split(".")) != 2:
             continue  # of a destination whose name starts like this one
         path = target.parent / name
         try:

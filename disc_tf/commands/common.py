@@ -13,6 +13,7 @@ from typing import Any
 from disc_tf.atomic import replacing
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
+from disc_tf.publish import unwritable
 from disc_tf.testing.inputs import InputSpec, dim_names, specs_from_graph, specs_from_json
 
 OK = 0
@@ -99,12 +100,8 @@ _SPECIAL = {
 
 
 def _check_directory(path: str, directory: Path) -> None:
-    if not directory.exists():
-        raise CommandError(f"cannot write {path}: the directory {directory} does not exist")
-    if not directory.is_dir():
-        raise CommandError(f"cannot write {path}: {directory} is not a directory")
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise CommandError(f"cannot write {path}: the directory {directory} is not writable")
+    if why := unwritable(directory):
+        raise CommandError(f"cannot write {path}: {why}")
 
 
 def check_output_directory(path: str) -> None:
