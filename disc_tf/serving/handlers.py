@@ -136,8 +136,7 @@ class Handlers:
         if len(set(names)) != 1:
             raise invalid("All ModelSpecs in a MultiInferenceRequest must access the same model name.")
         # ModelServer takes the version of the first task for all
-        version, label = label_or_version(request.tasks[0].model_spec)
-        with self.manager.lease(names[0], version, label) as servable:
+        with self._lease(request.tasks[0]) as servable:
             tasks: list[tuple[Any, str, dict[str, str]]] = []
             feed, seen = "", set()
             for task in request.tasks:

@@ -93,11 +93,7 @@ class ModelManager:
         if not name:
             raise invalid("ModelSpec has no name specified.")
         with self._lock:
-            model = self._models.get(name)
-            if label:
-                if model is None or label not in model.labels:
-                    raise invalid(f"Unrecognized servable version label: {label}")
-                version = model.labels[label]
+            model, version = self._resolve(name, version, label)
             available = model.available if model is not None else {}
             wanted = max(available, default=None) if version is None else version
             if wanted is None or wanted not in available:
@@ -107,14 +103,19 @@ class ModelManager:
             servable.users += 1
             return servable
 
+    def _resolve(self, name: str, version: int | None, label: str) -> tuple[_Model | None, int | None]:
+        """The model, and the version that is asked for (None: whichever). Under the lock."""
+        model = self._models.get(name)
+        if label:
+            if model is None or label not in model.labels:
+                raise invalid(f"Unrecognized servable version label: {label}")
+            version = model.labels[label]
+        return model, version
+
     def status(self, name: str, version: int | None = None, label: str = "") -> dict[int, VersionState]:
         """Version -> state. NOT_FOUND as ModelServer says it."""
         with self._lock:
-            model = self._models.get(name)
-            if label:
-                if model is None or label not in model.labels:
-                    raise invalid(f"Unrecognized servable version label: {label}")
-                version = model.labels[label]
+            model, version = self._resolve(name, version, label)
             states = {v: dataclasses.replace(s) for v, s in model.states.items()} if model is not None else {}
         if version is not None:
             if version not in states:
