@@ -125,6 +125,11 @@ class ModelManager:
             raise ServingError("NOT_FOUND", f"Could not find any versions of model {name}")
         return states
 
+    def has(self, name: str) -> bool:
+        """Whether a model of that name is configured."""
+        with self._lock:
+            return name in self._models
+
     def models(self) -> dict[str, list[int]]:
         """Model -> versions that answer."""
         with self._lock:

@@ -32,7 +32,7 @@ class Metrics:
 
     def finish(self, model: str, api: str, entry: str, status: str, seconds: float) -> None:
         """A request has ended. ``entry``: gRPC or REST."""
-        known = model if model in self._manager.models() else ""
+        known = model if self._manager.has(model) else ""
         self.requests.labels(known, api, entry, status).inc()
         self.latency.labels(known, api, entry).observe(seconds)
 
