@@ -77,7 +77,6 @@ class ModelServer:
             on_change=self._changed,
         )
         self.metrics = Metrics(self.manager)
-        self._grpc: object | None = None
         run: Runner = run_directly
         if settings.batching is not None:
             run = Batcher(settings.batching, observe=lambda model, rows: self.metrics.batch_rows.labels(model).observe(rows))
@@ -99,7 +98,7 @@ class ModelServer:
         host = f"[{s.host}]" if ":" in s.host else s.host
         addresses = ([f"{host}:{s.port}"] if s.port is not None else []) + ([f"unix:{s.socket}"] if s.socket else [])
         limits = {"threads": s.threads, "max_message_bytes": s.max_message_bytes, "max_concurrent": s.max_concurrent, "token": s.token}
-        grpc_server = GrpcServer(self.handlers, self.metrics, addresses, credentials=_grpc_credentials(s.tls), **limits)
+        self._grpc_server = GrpcServer(self.handlers, self.metrics, addresses, credentials=_grpc_credentials(s.tls), **limits)
         self._http = None
         if s.rest_port is not None:
             self._http = HttpServer(
@@ -112,8 +111,6 @@ class ModelServer:
                 tls=_context(s.tls),
                 **limits,
             )
-        self._grpc_server = grpc_server
-        self._grpc = grpc_server
 
     @property
     def port(self) -> int | None:
@@ -193,8 +190,7 @@ class ModelServer:
         return found
 
     def _changed(self) -> None:
-        if self._grpc is not None:
-            self._grpc_server.set_ready(self.manager.ready())
+        self._grpc_server.set_ready(self.manager.ready())
 
 
 def _reload_roots(models: Sequence[ModelSettings], settings: ServerSettings) -> tuple[Path, ...]:
