@@ -307,17 +307,15 @@ def _same_lead(p: _Proof, node: Any, refs: Iterable[tuple[str, int]]) -> None:
         raise _Refused(f"{node.name} ({node.op}) combines different numbers of rows")
 
 
-def _axes(p: _Proof, node: Any, at: int, rank: int) -> list[int]:
-    """The axes that operand ``at`` lists; axis 0 refuses."""
-    found = [int(a) + (rank if a < 0 else 0) for a in p.constant(node.inputs[at]).reshape(-1)]
-    return _not_first(node, found)
+def _check_axes(p: _Proof, node: Any, at: int, rank: int) -> None:
+    """Refuses if operand ``at`` lists axis 0."""
+    _not_first(node, map(int, p.constant(node.inputs[at]).reshape(-1)), rank)
 
 
-def _not_first(node: Any, axes: Iterable[int]) -> list[int]:
-    found = list(axes)
-    if any(a <= 0 for a in found):
+def _not_first(node: Any, axes: Iterable[int], rank: int) -> None:
+    """Refuses if axis 0 of ``rank`` is among ``axes``; negative ones count from the end."""
+    if any(a + (rank if a < 0 else 0) <= 0 for a in axes):
         raise _Refused(f"{node.name} ({node.op}) combines rows")
-    return found
 
 
 @_rule(
@@ -403,17 +401,10 @@ def _einsum(p: _Proof, node: Any) -> str:
     return ROWS
 
 
-@_rule("Mean Sum Max Min Prod All Any EuclideanNorm")
-def _reduce(p: _Proof, node: Any) -> str:
-    p.data(node, 1)
-    _axes(p, node, 1, p.rank(node.inputs[0]))
-    return ROWS
-
-
-@_rule("ArgMax ArgMin Cumsum Cumprod ReverseV2")
+@_rule("Mean Sum Max Min Prod All Any EuclideanNorm", "ArgMax ArgMin Cumsum Cumprod ReverseV2")
 def _along(p: _Proof, node: Any) -> str:
     p.data(node, 1)
-    _axes(p, node, 1, p.rank(node.inputs[0]))
+    _check_axes(p, node, 1, p.rank(node.inputs[0]))
     return ROWS
 
 
@@ -446,7 +437,7 @@ def _fill(p: _Proof, node: Any) -> str:
 @_rule("ExpandDims")
 def _expand(p: _Proof, node: Any) -> str:
     p.data(node, 1)
-    _axes(p, node, 1, p.rank(node.inputs[0]) + 1)
+    _check_axes(p, node, 1, p.rank(node.inputs[0]) + 1)
     return ROWS
 
 
@@ -454,10 +445,10 @@ def _expand(p: _Proof, node: Any) -> str:
 def _squeeze(p: _Proof, node: Any) -> str:
     p.data(node)
     rank = p.rank(node.inputs[0])
-    axes = [a + (rank if a < 0 else 0) for a in node.attr["squeeze_dims"].list.i]
+    axes = list(node.attr["squeeze_dims"].list.i)
     if not axes:
         raise _Refused(f"{node.name} (Squeeze) names no axes: a batch of one would lose its first")
-    _not_first(node, axes)
+    _not_first(node, axes, rank)
     return ROWS
 
 
@@ -479,7 +470,7 @@ def _join(p: _Proof, node: Any) -> str:
     else:
         at = refs.pop(-1 if node.op == "ConcatV2" else 0)
         axis, rank = int(p.constant(at).reshape(-1)[0]), p.rank(refs[0])
-    _not_first(node, [axis + rank if axis < 0 else axis])
+    _not_first(node, [axis], rank)
     if any(p.kind(r) != ROWS for r in refs):
         raise _Refused(f"{node.name} ({node.op}) joins rows and a fixed tensor")
     _same_lead(p, node, refs)
@@ -495,7 +486,7 @@ def _split(p: _Proof, node: Any) -> str:
         axis = int(node.attr["axis"].i)
     else:
         axis = int(p.constant(node.inputs[0 if node.op == "Split" else 2]).reshape(-1)[0])
-    _not_first(node, [axis + p.rank(x) if axis < 0 else axis])
+    _not_first(node, [axis], p.rank(x))
     return ROWS
 
 
