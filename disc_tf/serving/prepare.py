@@ -72,6 +72,11 @@ Optimize = Callable[[Path, Path], str]
 WarmUp = Callable[[Path, Path], str]
 
 
+def _digest(files: Any) -> str:
+    """Of what a store says is in a version."""
+    return hashlib.sha256(repr(files).encode()).hexdigest()
+
+
 def _no_warmup(original: Path, made: Path) -> str:
     return ""
 
@@ -153,15 +158,11 @@ class Preparer:
             why = "no saved_model.pb yet" if files is None else "its files still change"
             return self._outcome(version, INCOMPLETE, why if not final else f"{why}; it was not taken")
         assert files is not None
-        digest = hashlib.sha256(repr(files[0]).encode()).hexdigest()
+        digest = _digest(files[0])
         there = self.target.versions().get(version + self.offset)
-        before: dict[str, Any] | None = None
-        if there is not None:
-            before = self._marker(there)
-            if before is None and not self.target.empty(there):
-                return self._outcome(
-                    version, REFUSED, f"{self.target}/{there} was not made by `disc-tf serving prepare`, it is not replaced"
-                )
+        before = self._marker(there) if there is not None else None
+        if there is not None and (why := self._foreign(there, before)):
+            return self._outcome(version, REFUSED, why)
         if before is not None and before.get("source_digest") == digest and self.target.files(there or "") is not None:
             if before.get("pinned"):
                 return self._outcome(version, CURRENT, "rolled back to the original, and kept so")
@@ -180,6 +181,12 @@ class Preparer:
             return found if isinstance(found, dict) else None
         except ValueError:
             return None
+
+    def _foreign(self, there: str, marker: dict[str, Any] | None) -> str:
+        """Why a directory of the target, with its marker, is not replaced; "" if it may be."""
+        if marker is not None or self.target.empty(there):
+            return ""
+        return f"{self.target}/{there} was not made by `disc-tf serving prepare`, it is not replaced"
 
     def _prepare(self, version: int, name: str, target: str, digest: str, pin: str = "") -> Outcome:
         self.progress(f"{self.settings.name} version {version}: " + ("publishing the original" if pin else "optimising"))
@@ -207,7 +214,7 @@ class Preparer:
             elif said := self.warm_up(original, made):
                 outcome = dataclasses.replace(outcome, reason="; ".join(filter(None, [outcome.reason, said])))
             after = self.source.files(name)
-            if after is None or hashlib.sha256(repr(after[0]).encode()).hexdigest() != digest:
+            if after is None or _digest(after[0]) != digest:
                 return self._outcome(version, INCOMPLETE, "its files changed while it was optimised")
             marker = made / MARKER
             marker.parent.mkdir(parents=True, exist_ok=True)
@@ -237,9 +244,9 @@ class Preparer:
             if self._is_ours(name):
                 raise StoreError(f"{self.source}: version {version} is no original")
             there = self.target.versions().get(version + self.offset)
-            if there is not None and self._marker(there) is None and not self.target.empty(there):
-                raise StoreError(f"{self.target}/{there} was not made by `disc-tf serving prepare`, it is not replaced")
-            digest = hashlib.sha256(repr(files[0]).encode()).hexdigest()
+            if there is not None and (why := self._foreign(there, self._marker(there))):
+                raise StoreError(why)
+            digest = _digest(files[0])
             return self._prepare(version, name, there or str(version + self.offset), digest, pin="rolled back")
 
     def _ours(self) -> dict[int, tuple[int, str]]:
