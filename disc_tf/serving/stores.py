@@ -267,8 +267,7 @@ class ObjectStore:
             self._write_lock()
             # no store has an atomic create that all of fsspec offers: the last writer wins, and the others see it
             time.sleep(0.2)
-            holder = self._holder()
-            if holder is None or holder["owner"] != self._owner:
+            if not self._is_held():
                 raise StoreError(f"another `disc-tf serving prepare` began to work on {self._url}")
         stop = threading.Event()
         heart = threading.Thread(target=self._beat, args=(stop,), name="renew-lock", daemon=True)
@@ -279,13 +278,13 @@ class ObjectStore:
             stop.set()
             heart.join()
             with contextlib.suppress(Exception):
-                if (self._holder() or {}).get("owner") == self._owner:
+                if self._is_held():
                     self._fs.rm_file(self._path(LOCK))
 
     def _beat(self, stop: threading.Event) -> None:
         while not stop.wait(LOCK_SECONDS / 10):
             with contextlib.suppress(Exception):  # `renew` says it, before anything is published
-                if (self._holder() or {}).get("owner") == self._owner:
+                if self._is_held():
                     self._write_lock()
 
     def _holder(self) -> dict[str, Any] | None:
@@ -298,13 +297,18 @@ class ObjectStore:
         except (ValueError, KeyError, TypeError):
             return {"owner": "", "time": 0.0}
 
+    def _is_held(self) -> bool:
+        """Whether the lock is ours now."""
+        holder = self._holder()
+        return holder is not None and holder["owner"] == self._owner
+
     def _write_lock(self) -> None:
         self._fs.pipe_file(self._path(LOCK), json.dumps({"owner": self._owner, "time": time.time()}).encode())
 
     def renew(self) -> None:
         """`StoreError` if the lock is not ours any more."""
         with self._errors("lock"):
-            if (self._holder() or {}).get("owner") != self._owner:
+            if not self._is_held():
                 raise StoreError(f"the lock of {self._url} was taken by another process")
 
     @contextlib.contextmanager
