@@ -17,13 +17,18 @@ from google.protobuf.message import DecodeError
 from disc_tf.frontend.errors import GraphError
 
 
+def new_pool(package: str, file: str) -> descriptor_pool.DescriptorPool:
+    """A descriptor pool with the messages of a descriptor set that lies in a package."""
+    data = resources.files(package).joinpath(file).read_bytes()
+    pool = descriptor_pool.DescriptorPool()
+    for declared in descriptor_pb2.FileDescriptorSet.FromString(data).file:
+        pool.AddSerializedFile(declared.SerializeToString())
+    return pool
+
+
 @functools.cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    data = resources.files("disc_tf.frontend").joinpath("data/tf_protos.binpb").read_bytes()
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
-        pool.AddSerializedFile(file.SerializeToString())
-    return pool
+    return new_pool("disc_tf.frontend", "data/tf_protos.binpb")
 
 
 @functools.cache

@@ -7,20 +7,17 @@ There is no generated code, so only the protobuf runtime's own wire format count
 from __future__ import annotations
 
 import functools
-from importlib import resources
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pool, message_factory
+
+from disc_tf.frontend.tfproto import new_pool
 
 
 @functools.cache
 def pool() -> descriptor_pool.DescriptorPool:
     """The descriptor pool."""
-    data = resources.files("disc_tf.serving").joinpath("data/serving_protos.binpb").read_bytes()
-    made = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:
-        made.AddSerializedFile(file.SerializeToString())
-    return made
+    return new_pool("disc_tf.serving", "data/serving_protos.binpb")
 
 
 @functools.cache
