@@ -19,6 +19,7 @@ import numpy as np
 
 from disc_tf.serving.errors import ServingError
 from disc_tf.serving.examples import endpoints
+from disc_tf.serving.handlers import run_directly
 from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.servable import CLASSIFY, REGRESS, Servable, Signature
 from disc_tf.serving.tensors import to_proto
@@ -78,8 +79,7 @@ def accepted(servable: Servable, requests: Iterator[tuple[str, Feeds]], model: s
                 tensor, outputs = endpoints(signature, signature.method)
                 servable.run({tensor: feeds["inputs"]}, list(outputs.values()))
             else:
-                tensors = {signature.inputs[alias].tensor: value for alias, value in feeds.items()}
-                servable.run(tensors, [o.tensor for o in signature.outputs.values()])
+                run_directly(servable, signature, feeds, tuple(signature.outputs), None)
         except (ServingError, KeyError):
             continue
         data = record(model, signature, feeds)
