@@ -118,9 +118,6 @@ def _prepare(args: argparse.Namespace, flags: list[str]) -> int:
     offset = _offset(args.version_scheme)
     if args.models_config is not None:
         models = read_models_config(args.models_config)
-        for model in models:
-            if model.name in (".", ".."):
-                raise CommandError(f"{args.models_config}: model {model.name!r}: BASE/{model.name} is not below BASE", BAD_INPUT)
         targets = {m.name: f"{args.to.rstrip('/')}/{m.name}" for m in models}
     else:
         name = args.name or _absolute(args.base).rstrip("/").rsplit("/", 1)[-1] or "model"
