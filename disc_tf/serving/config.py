@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,24 +128,6 @@ def edited(text: str, moves: Mapping[str, Move], where: str = "models.config") -
         if entry.model_version_policy.WhichOneof("policy_choice") == "specific":
             listed = entry.model_version_policy.specific.versions
             listed[:] = [move.version(v) for v in listed]
-    return text_format.MessageToString(message, descriptor_pool=pool())
-
-
-def models_config_text(models: Sequence[ModelSettings]) -> str:
-    """A `models.config` for ``models``."""
-    from google.protobuf import text_format
-
-    message = message_class("serving.ModelServerConfig")()
-    for model in models:
-        entry = message.model_config_list.config.add(name=model.name, base_path=model.base_path, model_platform="tensorflow")
-        policy = entry.model_version_policy
-        if model.policy.kind == "all":
-            policy.all.SetInParent()
-        elif model.policy.kind == "specific":
-            policy.specific.versions.extend(model.policy.versions)
-        elif model.policy.count != 1:
-            policy.latest.num_versions = model.policy.count
-        entry.version_labels.update(model.labels)
     return text_format.MessageToString(message, descriptor_pool=pool())
 
 

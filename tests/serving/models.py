@@ -1,11 +1,15 @@
-"""SavedModels for the tests, made on the spot: a TF1 one with all kinds of signatures, and a TF2 one."""
+"""SavedModels for the tests, made on the spot (a TF1 one with all kinds of signatures, and a TF2 one), and configurations of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from disc_tf.serving.config import ModelSettings
+from disc_tf.serving.protos import message_class, pool
 
 
 def save_tf1(path: Path, factor: float = 2.0) -> None:
@@ -81,3 +85,21 @@ def example_bytes(*values: float) -> bytes:
 
 def rows(*values: tuple[float, ...]) -> np.ndarray:
     return np.array(values, np.float32)
+
+
+def models_config_text(models: Sequence[ModelSettings]) -> str:
+    """A `models.config` for ``models``."""
+    from google.protobuf import text_format
+
+    message = message_class("serving.ModelServerConfig")()
+    for model in models:
+        entry = message.model_config_list.config.add(name=model.name, base_path=model.base_path, model_platform="tensorflow")
+        policy = entry.model_version_policy
+        if model.policy.kind == "all":
+            policy.all.SetInParent()
+        elif model.policy.kind == "specific":
+            policy.specific.versions.extend(model.policy.versions)
+        elif model.policy.count != 1:
+            policy.latest.num_versions = model.policy.count
+        entry.version_labels.update(model.labels)
+    return text_format.MessageToString(message, descriptor_pool=pool())

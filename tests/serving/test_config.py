@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from disc_tf.serving.config import ConfigError, ModelSettings, Move, VersionPolicy, edited, models_config_text, parse_models_config
+from disc_tf.serving.config import ConfigError, ModelSettings, Move, VersionPolicy, edited, parse_models_config
 from disc_tf.serving.versions import Settled, fingerprint, version_directories, version_number
+from tests.serving.models import models_config_text
 
 CONFIG = """
 model_config_list {

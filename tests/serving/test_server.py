@@ -21,7 +21,7 @@ from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.server import ModelServer, ServerSettings
 from disc_tf.serving.tensors import to_numpy, to_proto
 from tests.serving.conftest import Running, start
-from tests.serving.models import example_bytes, rows, save_tf1, save_tf2
+from tests.serving.models import example_bytes, models_config_text, rows, save_tf1, save_tf2
 
 
 def predict_request(signature: str = "", version: int | None = None, label: str = "", outputs: Any = (), **inputs: Any) -> Any:
@@ -267,7 +267,7 @@ def wait_for(what: Any) -> None:
 
 
 def test_versions_come_and_reload_requests_change_them(running: Running, tmp_path: Any) -> None:
-    from disc_tf.serving.config import VersionPolicy, models_config_text
+    from disc_tf.serving.config import VersionPolicy
 
     save_tf2(running.base / "2")
     wait_for(lambda: status(running).get(2) == 30)
