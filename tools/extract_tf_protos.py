@@ -16,6 +16,7 @@ import pathlib
 import zlib
 
 import tensorflow as tf
+from descriptors import closure
 from google.protobuf import descriptor_pb2
 from tensorflow.core.example import example_pb2
 from tensorflow.core.framework import graph_pb2, op_def_pb2
@@ -27,21 +28,9 @@ OUT = pathlib.Path(__file__).parent.parent / "disc_tf" / "frontend" / "data"
 
 def descriptor_set() -> bytes:
     """The files of the messages and all that they import, dependencies first."""
-    found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     roots = (graph_pb2, saved_model_pb2, fingerprint_pb2, trackable_object_graph_pb2, example_pb2)
-    work = [(root.DESCRIPTOR, False) for root in roots]
-    while work:
-        file, ready = work.pop()
-        if file.name in found:
-            continue
-        if not ready:
-            work.append((file, True))
-            work.extend((dependency, False) for dependency in file.dependencies)
-            continue
-        proto = descriptor_pb2.FileDescriptorProto()
-        file.CopyToProto(proto)
-        found[file.name] = proto
-    return descriptor_pb2.FileDescriptorSet(file=found.values()).SerializeToString(deterministic=True)
+    files = closure(root.DESCRIPTOR for root in roots)
+    return descriptor_pb2.FileDescriptorSet(file=files).SerializeToString(deterministic=True)
 
 
 def op_list() -> bytes:

@@ -12,6 +12,7 @@ import pathlib
 import sys
 import tempfile
 
+from descriptors import closure
 from google.protobuf import any_pb2, descriptor_pb2, wrappers_pb2
 from grpc_tools import protoc
 from tensorflow.core.example import example_pb2
@@ -22,28 +23,9 @@ OUT = ROOT / "disc_tf" / "serving" / "data" / "serving_protos.binpb"
 PROTO = ROOT / "proto" / "tensorflow_serving" / "serving.proto"
 
 
-def closure(files: list) -> dict[str, descriptor_pb2.FileDescriptorProto]:
-    """The files and all that they import, dependencies first."""
-    found: dict[str, descriptor_pb2.FileDescriptorProto] = {}
-    work = [(file, False) for file in reversed(files)]
-    while work:
-        file, ready = work.pop()
-        if file.name in found:
-            continue
-        if not ready:
-            work.append((file, True))
-            work.extend((dependency, False) for dependency in file.dependencies)
-            continue
-        proto = descriptor_pb2.FileDescriptorProto()
-        file.CopyToProto(proto)
-        proto.ClearField("source_code_info")
-        found[file.name] = proto
-    return found
-
-
 def main() -> int:
     roots = [any_pb2, wrappers_pb2, example_pb2, meta_graph_pb2, named_tensor_pb2, saved_model_pb2]
-    files = list(closure([module.DESCRIPTOR for module in roots]).values())
+    files = closure(module.DESCRIPTOR for module in reversed(roots))
     with tempfile.TemporaryDirectory() as scratch:
         known, made = pathlib.Path(scratch, "known.binpb"), pathlib.Path(scratch, "made.binpb")
         known.write_bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
