@@ -17,7 +17,7 @@ import numpy as np
 
 from disc_tf.fusion.views import VIEW_OPS
 from disc_tf.ir.core import ArgInfo as Info
-from disc_tf.ir.core import Block, Function, Op, Value, clone_block, walk
+from disc_tf.ir.core import Block, Function, Op, Value, clone_block, outer_values
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.passes.placement import can_host, is_host_scalar
@@ -66,16 +66,6 @@ def _outline(block: Block, outer: Function, name: str) -> RegionFunction:
     for op in copy.ops:
         fn.body.append(op)
     return RegionFunction(fn, len(block.params), captures)
-
-
-def outer_values(block: Block) -> list[Value]:
-    """The values defined outside of a region that it reads, in order of first use."""
-    inside = set(block.params)
-    for op in walk(block):
-        inside.update(op.results)
-        for region in op.regions:
-            inside.update(region.params)
-    return list(dict.fromkeys(v for op in walk(block) for v in op.operands if v not in inside))
 
 
 def _bring(v: Value, fn: Function, outer: Function, mapping: dict[Value, Value], captures: list[Value]) -> None:
@@ -182,4 +172,4 @@ def _bound_start(start: Value, room: Dim, symbol: str, loc: tuple[str, ...]) -> 
     return ops
 
 
-__all__ = ["REGION_OPS", "UPDATE", "RegionFunction", "is_free", "outer_values", "outline_regions"]
+__all__ = ["REGION_OPS", "UPDATE", "RegionFunction", "is_free", "outline_regions"]

@@ -268,6 +268,16 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(region)
 
 
+def outer_values(block: Block) -> list[Value]:
+    """The values defined outside of a region that it reads, in order of first use."""
+    inside = set(block.params)
+    for op in walk(block):
+        inside.update(op.results)
+        for region in op.regions:
+            inside.update(region.params)
+    return list(dict.fromkeys(v for op in walk(block) for v in op.operands if v not in inside))
+
+
 #: monoid of a reduce/reduce_window/scatter region by the name of its single combining op
 _MONOID_OPS = {"add": "add", "multiply": "mul", "maximum": "max", "minimum": "min", "and": "and", "or": "or"}
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_block, walk
+from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_block, outer_values, walk
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TOKEN, TensorType
 from disc_tf.passes.placement import can_host
@@ -341,10 +341,8 @@ class _Builder:
         return fn.add_arg(v.tensor, ArgInfo(f"kept{number}", "kept"))
 
     def _place(self, k: int, op: Op) -> None:
-        inside = {r for reg in op.regions for o in walk(reg) for r in o.results}
-        inside |= {p for reg in op.regions for b in _blocks(reg) for p in b.params}
-        for v in _operands(op):
-            if isinstance(v.type, TensorType) and v not in inside:
+        for v in (*op.operands, *(x for r in op.regions for x in outer_values(r))):
+            if isinstance(v.type, TensorType):
                 self._resolve(k, v)
         self._append(k, op)
 
@@ -376,13 +374,6 @@ class _Builder:
         fn.result_names += [f"kept{n}" for n in part.kept_out]
         token = self.tokens[k]
         fn.body.append(Op("return", [*returned, *([token] if token is not None else [])]))
-
-
-def _blocks(block):
-    yield block
-    for op in block.ops:
-        for r in op.regions:
-            yield from _blocks(r)
 
 
 __all__ = ["MAX_SEGMENTS", "Part", "split_segments"]
