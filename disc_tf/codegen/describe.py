@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from disc_tf.buffers.bufferize import byte_size
 from disc_tf.buffers.types import Buffers
 from disc_tf.codegen.host import Launch
 from disc_tf.fusion.types import Fusion
-from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, DimTooComplex, dmin
 from disc_tf.ir.types import TensorType
 
@@ -44,23 +44,19 @@ def memory_use(launches: Sequence[Launch], buffers: Buffers) -> MemoryUse:
 
 def traffic(fusion: Fusion) -> tuple[Dim, ...]:
     """Bytes that must move at least, a term for each input and output; what is only picked from counts as far as it is read."""
-    terms = [_bytes(v) for v in fusion.outputs if isinstance(v.type, TensorType)]
+    terms = [byte_size(v) for v in fusion.outputs if isinstance(v.type, TensorType)]
     for v in fusion.inputs:
         if not isinstance(v.type, TensorType):
             continue
         users = [op for op in fusion.ops if v in op.operands]
-        whole = _bytes(v)
+        whole = byte_size(v)
         if users and all(op.name in _PICKS and op.operands[0] is v and v not in op.operands[1:] for op in users):
             try:
                 read = Dim.of(0)
                 for op in users:
-                    read = read + _bytes(op.result)
+                    read = read + byte_size(op.result)
                 whole = dmin(whole, read)
             except DimTooComplex:
                 pass
         terms.append(whole)
     return tuple(terms)
-
-
-def _bytes(v: Value) -> Dim:
-    return v.tensor.num_elements() * v.dtype.bytes

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from disc_tf.buffers.bufferize import byte_size
 from disc_tf.buffers.types import Buffer, Buffers, OutputPlan, Place, Step, TempLike
 from disc_tf.codegen.dims import DimEmitter
 from disc_tf.codegen.host_scalar import HostScalars
@@ -258,11 +259,11 @@ class BodyEmitter(RunEmitter):
     def _alloc_output(self, index: int, value: Value) -> V:
         b = self.b
         if self.prepare:
-            size = self.dims.i64(value.tensor.num_elements() * value.dtype.bytes)
+            size = self.dims.i64(byte_size(value))
             return self.require_ptr(self.call("prepare_alloc", PTR, b.params[2], size))
         result = self._result(index)
         if isinstance(result, Kept):
-            return self._kept(result.number, value.tensor.num_elements() * value.dtype.bytes)
+            return self._kept(result.number, byte_size(value))
         dims = self._dims_array(value)
         return self.require_ptr(
             self.call("alloc_output", PTR, b.const(result, I32), b.const(value.rank, I32), dims)
@@ -491,7 +492,7 @@ class BodyEmitter(RunEmitter):
             else:
                 source = plan.source or self.buffers.places[plan.value]
                 target = self._alloc_output(plan.index, plan.value)
-                emit_copy(b, target, self.pointer(source), self.dims.i64(plan.value.tensor.num_elements() * plan.value.dtype.bytes))
+                emit_copy(b, target, self.pointer(source), self.dims.i64(byte_size(plan.value)))
         for plan in plans if not self.prepare else ():
             if not isinstance(result := self._result(plan.index), Kept):
                 self.require_zero(self.call("send_output", I32, b.const(result, I32)))
