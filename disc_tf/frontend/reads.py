@@ -11,12 +11,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from disc_tf.frontend.opdefs import CALL_OPS
 from disc_tf.frontend.tfproto import serialized
 
 RESOURCE = 20
 LOOPS = ("While", "StatelessWhile")
 BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 #: nested deeper than this, calls are taken for a circle
 _DEPTH = 32
 _INDEXED = ("_read_only_resource_inputs",)  # inputs by number
@@ -50,14 +50,16 @@ def _types(node: Any) -> Any:
     return node.attr["T" if node.op in LOOPS else "Tin"].list.type
 
 
-def _callees(node: Any) -> list[str]:
+def _functions(node: Any) -> list[Any]:
+    """The func attributes: of a loop its condition and its body, of a branch in order."""
+    attr = node.attr
     if node.op in LOOPS:
-        return [node.attr["cond"].func.name, node.attr["body"].func.name]
-    if node.op in CALLS:
-        return [node.attr["f"].func.name]
+        return [attr["cond"].func, attr["body"].func]
+    if node.op in CALL_OPS:
+        return [attr[CALL_OPS[node.op]].func]
     if node.op in ("If", "StatelessIf"):
-        return [node.attr["then_branch"].func.name, node.attr["else_branch"].func.name]
-    return [f.name for f in node.attr["branches"].list.func]
+        return [attr["then_branch"].func, attr["else_branch"].func]
+    return list(attr["branches"].list.func)
 
 
 def _first(node: Any) -> int:
@@ -92,13 +94,11 @@ class _Hoist:
     def _through(self, node: Any, i: int, depth: int) -> _Value | None:
         """What the functions of a node read through their argument ``i``."""
         found: set[_Value] = set()
-        for k, name in enumerate(_callees(node)):
-            value = self._reads(name, i, node.op in LOOPS and k == 1, depth + 1)
+        for k, function in enumerate(_functions(node)):
+            value = self._reads(function.name, i, node.op in LOOPS and k == 1, depth + 1)
             if value is not None:
                 found.add(value)
-        if len({v.dtype for v in found}) > 1:
-            raise _Refused("it is read as several types")
-        return min(found, key=lambda v: v.shapes, default=None)
+        return _one(found)
 
     def _reads(self, name: str, i: int, loops: bool, depth: int) -> _Value | None:
         """What a function reads through argument ``i``; None if nothing. ``loops``: it gives the argument back as result ``i``."""
@@ -128,7 +128,7 @@ class _Hoist:
                 if node.op == "ReadVariableOp":
                     shapes = serialized(node.attr["_output_shapes"]) if "_output_shapes" in node.attr else b""
                     found.add(_Value(node.attr["dtype"].type, shapes))
-                elif node.op in (*LOOPS, *BRANCHES, *CALLS) and p >= _first(node):
+                elif node.op in (*LOOPS, *BRANCHES, *CALL_OPS) and p >= _first(node):
                     value = self._through(node, p - _first(node), depth)
                     if value is not None:
                         found.add(value)
@@ -138,9 +138,7 @@ class _Hoist:
             given = f.ret[out.name] in aliases
             if given != (loops and k == i):
                 raise _Refused("it is given back in another place")
-        if len({v.dtype for v in found}) > 1:
-            raise _Refused("it is read as several types")
-        return min(found, key=lambda v: v.shapes, default=None)
+        return _one(found)
 
     # ---- making it so -------------------------------------------------------------------------------------------
 
@@ -189,7 +187,7 @@ class _Hoist:
                 for key in ("output_shapes", "_output_shapes"):
                     if key in attr and len(attr[key].list.shape) == len(_types(node)):
                         _set_shape(attr[key].list.shape[i], value)
-        for k, function in enumerate(_function_attrs(node)):
+        for k, function in enumerate(_functions(node)):
             function.name = self._function(function.name, values, node.op in LOOPS and k == 1)
 
     def _function(self, name: str, values: Mapping[int, _Value], loops: bool) -> str:
@@ -242,16 +240,11 @@ class _Hoist:
         return f.signature.name
 
 
-def _function_attrs(node: Any) -> list[Any]:
-    """The func attributes in the order of `_callees`."""
-    attr = node.attr
-    if node.op in LOOPS:
-        return [attr["cond"].func, attr["body"].func]
-    if node.op in CALLS:
-        return [attr["f"].func]
-    if node.op in ("If", "StatelessIf"):
-        return [attr["then_branch"].func, attr["else_branch"].func]
-    return list(attr["branches"].list.func)
+def _one(found: set[_Value]) -> _Value | None:
+    """What several readers read of one variable."""
+    if len({v.dtype for v in found}) > 1:
+        raise _Refused("it is read as several types")
+    return min(found, key=lambda v: v.shapes, default=None)
 
 
 def _aliases(f: Any, i: int) -> set[str]:
