@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from disc_tf.frontend.analysis import SOURCES, Analysis
 from disc_tf.frontend.control import nearest_hard
 from disc_tf.frontend.errors import Reason
-from disc_tf.frontend.graph import Graph, Node, TensorRef, resolve_outputs
+from disc_tf.frontend.graph import Graph, Node, TensorRef, fresh_name, resolve_outputs
 from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, is_slow, op_info
 from disc_tf.frontend.partition import Item, partition
 from disc_tf.ir.types import TensorType
@@ -136,7 +136,7 @@ def make_clusters(
             reason = Reason("CLUSTER_TOO_SMALL", small) if small else Reason("FUEL", f"fuel of {fuel} clusters used up")
             reasons.update((node.name, reason) for node in nodes)
             continue
-        clusters.append(Cluster(_fresh_name(f"disc_cluster_{len(clusters)}", taken), nodes))
+        clusters.append(Cluster(fresh_name(f"disc_cluster_{len(clusters)}", taken, "_v"), nodes))
     result = Clustering(graph, order, compiled, clusters, reasons, hard, list(fetches), list(targets), analysis)
     _boundaries(result)
     return result
@@ -160,7 +160,7 @@ def whole_graph(analysis: Analysis, fetches: Sequence[TensorRef], targets: Seque
         reasons[name] = Reason("DTYPE", "a TensorList is an output")
     left = {n.name: reasons.get(n.name) for n in order if n.name not in compiled and n.op not in SOURCES}
     kept = {name: why or Reason("INTERNAL", "not compiled") for name, why in left.items()}
-    clusters = [Cluster(_fresh_name("disc_model", set(graph.nodes) | set(graph.signatures)), nodes)] if nodes else []
+    clusters = [Cluster(fresh_name("disc_model", set(graph.nodes) | set(graph.signatures), "_v"), nodes)] if nodes else []
     result = Clustering(graph, order, compiled, clusters, kept, hard, list(fetches), list(targets), analysis)
     _boundaries(result)
     return result
@@ -225,15 +225,6 @@ def passed_through(clustering: Clustering, ref: TensorRef, owner: Mapping[str, C
         if analysis is None or node.name in analysis.in_frame or source not in analysis.values:
             return ref
         ref = source
-
-
-def _fresh_name(base: str, taken: set[str]) -> str:
-    name, at = base, 1
-    while name in taken:
-        at += 1
-        name = f"{base}_v{at}"
-    taken.add(name)
-    return name
 
 
 def _is_free(analysis: Analysis, node: Node, hard: Mapping[str, frozenset[str]]) -> bool:

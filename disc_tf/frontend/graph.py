@@ -27,6 +27,16 @@ def tensor_name(ref: TensorRef) -> str:
     return ref[0] if ref[1] == 0 else f"{ref[0]}:{ref[1]}"
 
 
+def fresh_name(base: str, taken: set[str], mark: str = "_") -> str:
+    """``base``, or if that is taken ``base``, ``mark`` and a number from 2 on. The name is taken from then on."""
+    name, at = base, 1
+    while name in taken:
+        at += 1
+        name = f"{base}{mark}{at}"
+    taken.add(name)
+    return name
+
+
 def parse_tensor(text: str) -> TensorRef:
     """``"x"`` and ``"x:0"`` -> ``("x", 0)``. ``GraphError`` for control inputs and bad ports."""
     name, colon, port = text.partition(":")

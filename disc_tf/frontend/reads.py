@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from disc_tf.frontend.graph import fresh_name
 from disc_tf.frontend.opdefs import CALL_OPS
 from disc_tf.frontend.tfproto import serialized
 
@@ -156,7 +157,7 @@ class _Hoist:
                 for i, value in values.items():
                     handle = node.input[i + _first(node)]
                     read = out.node.add()
-                    read.name, read.op, read.device = _fresh(f"{node.name}/read_{i}", taken), "ReadVariableOp", node.device
+                    read.name, read.op, read.device = fresh_name(f"{node.name}/read_{i}", taken), "ReadVariableOp", node.device
                     read.input.extend([handle, *controls])
                     read.attr["dtype"].type = value.dtype
                     _set_shapes(read, value)
@@ -260,15 +261,6 @@ def _aliases(f: Any, i: int) -> set[str]:
                     more = more or name not in aliases
                     aliases.add(name)
     return aliases
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    base, n = name, 0
-    while name in taken:
-        n += 1
-        name = f"{base}_{n}"
-    taken.add(name)
-    return name
 
 
 def _set_shapes(node: Any, value: _Value) -> None:

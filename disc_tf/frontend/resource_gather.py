@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from disc_tf.frontend.graph import fresh_name
 from disc_tf.frontend.state import SPARSE_UPDATES
 
 _INT32 = 3
@@ -38,13 +39,7 @@ def read_first(graph_def: Any) -> Any:
 
 def _make_dense(node: Any, taken: set[str]) -> list[Any]:
     def named(suffix: str, op: str) -> Any:
-        name = base = f"{node.name}/{suffix}"
-        at = 1
-        while name in taken:
-            at += 1
-            name = f"{base}_{at}"
-        taken.add(name)
-        return type(node)(name=name, op=op, device=node.device)
+        return type(node)(name=fresh_name(f"{node.name}/{suffix}", taken), op=op, device=node.device)
 
     dtype, indices = node.attr["dtype"].type, node.attr["Tindices"].type
     data = [i for i in node.input if not i.startswith("^")]
