@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from disc_tf.frontend.tfproto import serialized
-from disc_tf.just_in_time.program import GRADIENT
+from disc_tf.just_in_time.program import GRADIENT, bodies, renamed
 
 FUNCTION_PREFIX = "disc_fn_"
 _GRADIENT_PREFIX = "disc_gradient_"
@@ -48,7 +48,7 @@ def canonical(graph_def: Any) -> Canonical:
 
 def restore_gradients(graph_def: Any, gradients: dict[str, str]) -> None:
     """Put this process's names back, in place."""
-    for nodes in _bodies(graph_def):
+    for nodes in bodies(graph_def):
         for node in nodes:
             if GRADIENT in node.attr:
                 name = node.attr[GRADIENT].s.decode()
@@ -58,12 +58,6 @@ def restore_gradients(graph_def: Any, gradients: dict[str, str]) -> None:
 def _update(digest: Any, data: bytes) -> None:
     digest.update(len(data).to_bytes(8, "little"))
     digest.update(data)
-
-
-def _bodies(graph_def: Any) -> Iterator[Any]:
-    yield graph_def.node
-    for f in graph_def.library.function:
-        yield f.node_def
 
 
 def _references(node: Any, known: Any) -> Iterator[Any]:
@@ -79,11 +73,11 @@ def _references(node: Any, known: Any) -> Iterator[Any]:
 
 def _rename_functions(graph_def: Any) -> None:
     functions = {f.signature.name: f for f in graph_def.library.function}
-    holders = [n for nodes in _bodies(graph_def) for n in nodes] + [a for f in functions.values() for a in f.arg_attr.values()]
+    holders = [n for nodes in bodies(graph_def) for n in nodes] + [a for f in functions.values() for a in f.arg_attr.values()]
     for holder in holders:
         if _NUMBERED in holder.attr:
             del holder.attr[_NUMBERED]
-    as_ops = {n.op for nodes in _bodies(graph_def) for n in nodes}
+    as_ops = {n.op for nodes in bodies(graph_def) for n in nodes}
     for f in functions.values():
         for key in _DROPPED:
             if key in f.attr:
@@ -100,7 +94,7 @@ def _rename_functions(graph_def: Any) -> None:
     names: dict[str, str] = {}
     for name in _bottom_up(children):
         names[name] = FUNCTION_PREFIX + _function_digest(functions[name], names)
-    for nodes in _bodies(graph_def):
+    for nodes in bodies(graph_def):
         for node in nodes:
             for reference in _references(node, names):
                 reference.name = names[reference.name]
@@ -110,9 +104,8 @@ def _rename_functions(graph_def: Any) -> None:
         g.function_name = names.get(g.function_name, g.function_name)
         g.gradient_func = names.get(g.gradient_func, g.gradient_func)
     kept: set[str] = set()
-    renamed = list(graph_def.library.function)
     copies = []
-    for f in renamed:
+    for f in graph_def.library.function:
         f.signature.name = names[f.signature.name]
         if f.signature.name not in kept:  # equal functions are one
             kept.add(f.signature.name)
@@ -135,16 +128,15 @@ def _rename_arguments(function: Any, results: bool) -> None:
         arg.name = new
     for node in function.node_def:
         for i, text in enumerate(node.input):
-            control = "^" if text.startswith("^") else ""
-            name, colon, rest = text[len(control) :].partition(":")
-            if names.get(name, name) != name:
-                node.input[i] = f"{control}{names[name]}{colon}{rest}"
+            new = renamed(text, names)
+            if new != text:
+                node.input[i] = new
     returned = []
     for i, arg in enumerate(function.signature.output_arg):
-        name, colon, rest = function.ret[arg.name].partition(":")
+        text = renamed(function.ret[arg.name], names)
         if results:
             arg.name = f"out{i}"
-        returned.append((arg.name, f"{names.get(name, name)}{colon}{rest}"))
+        returned.append((arg.name, text))
     function.ret.clear()
     for name, text in returned:
         function.ret[name] = text
@@ -152,7 +144,7 @@ def _rename_arguments(function: Any, results: bool) -> None:
 
 def _bottom_up(children: dict[str, list[str]]) -> list[str]:
     """Called functions first. In a circle any order, the same for equal graphs."""
-    done: dict[str, bool] = {}
+    seen: set[str] = set()
     order: list[str] = []
     for root in children:
         stack = [(root, False)]
@@ -160,10 +152,10 @@ def _bottom_up(children: dict[str, list[str]]) -> list[str]:
             name, finished = stack.pop()
             if finished:
                 order.append(name)
-            elif name not in done:
-                done[name] = True
+            elif name not in seen:
+                seen.add(name)
                 stack.append((name, True))
-                stack.extend((c, False) for c in children[name] if c not in done)
+                stack.extend((c, False) for c in children[name] if c not in seen)
     return order
 
 
@@ -192,8 +184,7 @@ def _function_digest(function: Any, names: dict[str, str]) -> str:
 def _rename_gradients(graph_def: Any) -> dict[str, str]:
     """Numbered in an order that is the same for equal graphs. Returns new name -> old name."""
     numbered: dict[str, str] = {}
-    bodies = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
-    for nodes in bodies:
+    for nodes in bodies(graph_def):
         for node in sorted(nodes, key=lambda n: n.name):
             if GRADIENT in node.attr:
                 old = node.attr[GRADIENT].s.decode()

@@ -101,19 +101,19 @@ class Child:
     def disown(self) -> None:
         """In a forked process: it is the parent's."""
         self._process.returncode = 0  # not ours to wait for
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        self._hang_up()
 
     def close(self) -> None:
         """Let it end by itself, at once if it is idle."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        self._hang_up()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
             return
         self.kill()
         self._process.wait()
+
+    def _hang_up(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()

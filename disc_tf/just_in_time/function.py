@@ -18,7 +18,7 @@ from disc_tf.just_in_time.reports import JitReport, JitWarning
 from disc_tf.just_in_time.settings import JitOptions
 from disc_tf.just_in_time.settled import settled
 from disc_tf.just_in_time.signature import LEVELS, Binder, Call, NotKeyed, describe, statics
-from disc_tf.just_in_time.version import COMPILED, FAILED, Version
+from disc_tf.just_in_time.version import COMPILED, Version
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: live functions, for what must happen to all of them in a forked process
@@ -58,7 +58,6 @@ class JitFunction:
             raise TypeError(f"disc_tf.jit takes a function, a tf.function or a callable object, not {type(fn).__name__}")
         self._tf = tf
         self._options = settings
-        self.__wrapped__ = fn
         functools.update_wrapper(self, fn, updated=())
         python = getattr(fn, "python_function", fn)
         self.__name__ = getattr(python, "__name__", None) or type(fn).__name__
@@ -357,4 +356,4 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["FAILED", "BoundJitFunction", "JitFunction", "jit"]
+__all__ = ["BoundJitFunction", "JitFunction", "jit"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+from disc_tf.frontend.opdefs import CALL_OPS
+
 GRADIENT = "_gradient_op_type"
 
 
@@ -33,8 +34,14 @@ class Program:
     @property
     def custom_gradient(self) -> bool:
         """Whether a gradient given by the program (`tf.custom_gradient`) refers to tensors of the trace itself."""
-        bodies = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
-        return any(GRADIENT in n.attr and n.op not in CALLS for nodes in bodies for n in nodes)
+        return any(GRADIENT in n.attr and n.op not in CALL_OPS for nodes in bodies(self.graph_def) for n in nodes)
+
+
+def bodies(graph_def: Any) -> Iterator[Any]:
+    """The nodes of the graph itself, then those of each of its functions."""
+    yield graph_def.node
+    for f in graph_def.library.function:
+        yield f.node_def
 
 
 def export(concrete: Any, n_tensors: int) -> Program:
@@ -59,8 +66,8 @@ def export(concrete: Any, n_tensors: int) -> Program:
         concrete,
         graph_def,
         [names[t.op.name] for t in concrete.inputs],
-        [_renamed(t.name, names) for t in concrete.outputs],
-        sorted({_renamed(o.name, names) for o in graph.control_outputs}),
+        [renamed(t.name, names) for t in concrete.outputs],
+        sorted({renamed(o.name, names) for o in graph.control_outputs}),
     )
 
 
@@ -68,7 +75,7 @@ def _rename(graph_def: Any, names: Mapping[str, str]) -> None:
     for node in graph_def.node:
         node.name = names.get(node.name, node.name)
         for i, text in enumerate(node.input):
-            new = _renamed(text, names)
+            new = renamed(text, names)
             if new != text:
                 node.input[i] = new
         classes: Any = node.attr["_class"].list.s if "_class" in node.attr else ()
@@ -78,7 +85,8 @@ def _rename(graph_def: Any, names: Mapping[str, str]) -> None:
                 classes[i] = f"{prefix}@{names[target]}".encode()
 
 
-def _renamed(text: str, names: Mapping[str, str]) -> str:
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """An input's or a result's text with the node or argument that it names renamed."""
     control = "^" if text.startswith("^") else ""
     name, colon, port = text[len(control) :].partition(":")
     return f"{control}{names.get(name, name)}{colon}{port}"

@@ -12,7 +12,7 @@ from disc_tf.just_in_time.canonical import Canonical, canonical, restore_gradien
 from disc_tf.just_in_time.program import Program, ProgramError, build, export
 from disc_tf.just_in_time.reports import SignatureReport
 from disc_tf.just_in_time.settings import JitOptions
-from disc_tf.just_in_time.work import Request, Result, compile_request, why_nothing
+from disc_tf.just_in_time.work import Request, Result, compile_request, failures, why_nothing
 from disc_tf.report import Report
 
 TRACED, COMPILING, COMPILED, FAILED = "traced", "compiling", "compiled", "failed"
@@ -138,8 +138,8 @@ class Version:
         if not self._custom_gradient:  # else no gradient is taken of it
             restore_gradients(optimized, content.gradients)
         self.compiled = build(program, optimized)
-        failed = [f"{c.name}: {c.reason}" for c in result.report.clusters if c.status == "failed"]
-        return f"in part, {'; '.join(failed[:3])}" if failed else ""
+        failed = failures(result.report)
+        return f"in part, {failed}" if failed else ""
 
     def request(self) -> tuple[Program, Canonical, Request]:
         """What is compiled. `ProgramError` if the trace cannot be."""

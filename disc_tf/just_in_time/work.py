@@ -54,11 +54,16 @@ def compile_request(request: Request, progress: Callable[[str], None] = lambda _
     return Result(done.graph_def.SerializeToString(), done.report)
 
 
+def failures(report: Report) -> str:
+    """The first clusters that failed, with their reasons; empty if none did."""
+    failed = [f"{c.name}: {c.reason}" for c in report.clusters if c.status == "failed"]
+    return "; ".join(failed[:3])
+
+
 def why_nothing(report: Report) -> str:
     """The reason to give when no cluster was compiled."""
-    failed = [f"{c.name}: {c.reason}" for c in report.clusters if c.status == "failed"]
-    if failed:
-        return "; ".join(failed[:3])
+    if failed := failures(report):
+        return failed
     if not report.left_out:
         return f"none of its {report.total_nodes} nodes computes anything"
     groups: dict[str, list[str]] = {}
