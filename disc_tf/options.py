@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 TARGETS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -80,9 +80,7 @@ class Options:
         known = {f.name: f for f in dataclasses.fields(Options)}
         for name, value in overrides.items():
             if name not in known:
-                close = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else f"; known options: {', '.join(sorted(known))}"
-                raise OptionError(f"unknown option {name!r}{hint}")
+                raise unknown_option(name, known)
             values[name] = _coerce(known[name], value)
         return Options(**values)
 
@@ -91,6 +89,14 @@ class Options:
         return {
             f.name: list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in dataclasses.fields(self)
         }
+
+
+def unknown_option(name: str, known: Iterable[str]) -> OptionError:
+    """The error for an option that is none of ``known``."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else f"; known options: {', '.join(sorted(known))}"
+    return OptionError(f"unknown option {name!r}{hint}")
 
 
 def _coerce(field: dataclasses.Field[Any], value: Any) -> Any:

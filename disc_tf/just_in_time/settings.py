@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from pathlib import Path
 from typing import Any
 
-from disc_tf.options import OptionError, Options
+from disc_tf.options import OptionError, Options, unknown_option
 
 WORKERS = ("process", "thread")
 
@@ -57,9 +56,7 @@ class JitOptions:
         known = {f.name for f in dataclasses.fields(Options)}
         for name in rest:
             if name not in known:
-                close = difflib.get_close_matches(name, [*own, *known], 1)
-                hint = f"; did you mean {close[0]!r}?" if close else f"; known options: {', '.join(sorted([*own, *known]))}"
-                raise OptionError(f"unknown option {name!r}{hint}")
+                raise unknown_option(name, [*own, *known])
         # a trace has all shapes that TensorFlow infers; what runs here is compiled for this machine
         compiler = Options.from_overrides({"targets": ("native",), "use_tf_shapes": False, **rest})
         return JitOptions(**mine, any_size="min_cluster_size" not in rest, compiler=compiler)
