@@ -154,8 +154,13 @@ class Artifact:
 def tensor_digest(array: np.ndarray, dtype: str) -> bytes:
     """sha256 of dtype name, dims and row-major bytes: identity of a constant's content (32 bytes)."""
     array = np.asarray(array, order="C")
-    h = hashlib.sha256(f"{dtype}{list(array.shape)}".encode())
-    h.update(array.reshape(-1).view(np.uint8).data)
+    return content_digest(dtype, array.shape, array.reshape(-1).view(np.uint8).data)
+
+
+def content_digest(dtype: str, dims: Sequence[int], data: memoryview) -> bytes:
+    """`tensor_digest` of row-major bytes."""
+    h = hashlib.sha256(f"{dtype}{list(dims)}".encode())
+    h.update(data)
     return h.digest()
 
 

@@ -113,9 +113,7 @@ def verify_file(path: str | os.PathLike[str]) -> None:
     artifact = unpack(data)
     for c in artifact.constants:
         x = artifact.args[c.arg]
-        h = hashlib.sha256(f"{x.dtype}{list(x.dims)}".encode())
-        h.update(data[c.offset : c.offset + c.size])
-        if h.digest() != x.digest:
+        if form.content_digest(x.dtype, x.dims, data[c.offset : c.offset + c.size]) != x.digest:
             raise ArtifactError(f"{os.fspath(path)}: constant {x.name} does not match its digest, the file is corrupt")
 
 
