@@ -32,7 +32,7 @@ from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value
 from disc_tf.ir.types import TensorType
 from disc_tf.options import Options
 
-#: a splat of more bytes has a digest of its one value, not of its content (`frontend.tensor_proto.array_digest`)
+#: nodes that `NotWhole` names in its message
 _SHOWN = 8
 
 
