@@ -92,8 +92,8 @@ def optimize_graph_def(
 class Request:
     """What is asked of one graph; see `optimize_graph_def`.
 
-    ``with_recipe``: the graph carries what `restore` needs. ``compiled``: clusters of the same content are compiled once; shared by
-    the caller among graphs. """
+    ``with_recipe``: the graph carries what `restore` needs. ``compiled``: shared by the caller among graphs, so that clusters of the same
+    content are compiled once (within one graph no two have the same name). """
 
     graph_def: Any
     outputs: Sequence[str] | None
@@ -103,7 +103,7 @@ class Request:
     profile: bool = False
     progress: Progress = lambda _text: None
     with_recipe: bool = True
-    compiled: Compiled = dataclasses.field(default_factory=dict)
+    compiled: Compiled | None = None
     runs: tuple[tuple[str, ...], ...] = ()
     read_tables: bool = False
 
@@ -262,8 +262,9 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
         entry.flops = str(_flops(imported))
         entry.symbols = _symbols(imported)
         launch = Launch.of(imported, b"")  # before the passes change the module
-        content = _content(imported)
-        compiled = request.compiled.get(content)
+        shared = request.compiled
+        content = _content(imported) if shared is not None else b""
+        compiled = shared.get(content) if shared is not None else None
         if compiled is None:
             compiled = compile_module(
                 imported.module,
@@ -276,7 +277,8 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
                 budget=budget,
                 progress=lambda text: progress(f"{cluster.name}: {text}"),
             )
-            request.compiled[content] = compiled
+            if shared is not None:
+                shared[content] = compiled
     except OutOfTime as e:
         return _failed(entry, str(e)), None
     except ImportFailed as e:

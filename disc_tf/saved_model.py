@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disc_tf.frontend.functions import every_node
 from disc_tf.frontend.saved_model import (
     FILE,
     TEXT_FILE,
@@ -197,14 +198,19 @@ def _copy_rest(source: Path, directory: Path) -> None:
 
 
 def _write(source: Path, directory: Path, message: Any, meta: Any, changed: Any, report: SavedModelReport) -> None:
-    """`saved_model.pb` with one of its MetaGraphs changed, and the fingerprint if there was one."""
+    """Write the message with one of its MetaGraphs changed."""
     new = type(message)()
     new.CopyFrom(message)
     index = next(i for i, m in enumerate(message.meta_graphs) if m is meta)
     new.meta_graphs[index].CopyFrom(changed)
     if report.compiled_clusters:
         _set_op_list(new.meta_graphs[index])
-    write_saved_model(directory, new)
+    _write_message(source, directory, new)
+
+
+def _write_message(source: Path, directory: Path, message: Any) -> None:
+    """`saved_model.pb`, and the fingerprint of it if the source has one."""
+    write_saved_model(directory, message)
     if (source / FINGERPRINT).exists():
         (directory / FINGERPRINT).write_bytes(_fingerprint(directory, (source / FINGERPRINT).read_bytes()))
 
@@ -213,32 +219,21 @@ def _set_op_list(meta: Any) -> None:
     """`stripped_op_list` as TensorFlow makes it for the new graph (our op included)."""
     import tensorflow as tf
     from tensorflow.python.framework.meta_graph import stripped_op_list_for_graph
+    from tensorflow.python.framework.op_def_registry import get as find_op
 
-    from disc_tf.ops import load_op_library
+    from disc_tf.ops import OP_NAME, load_op_library
 
     load_op_library()
     graph = tf.compat.v1.GraphDef.FromString(meta.graph_def.SerializeToString())
     try:
         found = stripped_op_list_for_graph(graph)
     except Exception:  # ops that this process does not know: ours is added to what the file says
-        listed = {op.name for op in meta.meta_info_def.stripped_op_list.op}
-        found = stripped_op_list_for_graph(_launches_only(tf, graph))
-        for op in found.op:
-            if op.name not in listed:
-                meta.meta_info_def.stripped_op_list.op.add().MergeFromString(op.SerializeToString())
+        listed = meta.meta_info_def.stripped_op_list.op
+        if OP_NAME not in {op.name for op in listed} and any(n.op == OP_NAME for n in every_node(meta.graph_def)):
+            listed.add().MergeFromString(find_op(OP_NAME).SerializeToString())
         return
     meta.meta_info_def.stripped_op_list.Clear()
     meta.meta_info_def.stripped_op_list.MergeFromString(found.SerializeToString())
-
-
-def _launches_only(tf: Any, graph: Any) -> Any:
-    only = tf.compat.v1.GraphDef()
-    for nodes in (graph.node, *(f.node_def for f in graph.library.function)):
-        for node in nodes:
-            if node.op == "DiscLaunch":
-                only.node.add(name="launch", op="DiscLaunch")
-                return only
-    return only
 
 
 def _fingerprint(directory: Path, original: bytes) -> bytes:
@@ -313,9 +308,7 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
         else:
             for meta in message.meta_graphs:
                 _set_op_list(meta)
-            write_saved_model(directory, message)
-            if (source / FINGERPRINT).exists():
-                (directory / FINGERPRINT).write_bytes(_fingerprint(directory, (source / FINGERPRINT).read_bytes()))
+            _write_message(source, directory, message)
         extra = directory / EXTRA
         if extra.is_dir() and not any(extra.iterdir()):
             extra.rmdir()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from disc_tf.frontend.saved_model import (
     TOO_LARGE,
     SavedModelError,
     choose_meta_graph,
+    reached_nodes,
     read_saved_model,
     signature_names,
     signature_tensors,
@@ -89,22 +91,12 @@ def _initialiser(meta: Any) -> list[str]:
 
 
 def _check_reads_only(meta: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
-    nodes = {n.name: n for n in meta.graph_def.node}
-    work, seen = list(outputs), set(outputs)
-    while work:
-        node = nodes.get(work.pop())
-        for text in node.input if node is not None else ():
-            name = text.lstrip("^").partition(":")[0]
-            if name not in seen:
-                seen.add(name)
-                work.append(name)
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
-    live = [nodes[n] for n in seen if n in nodes]
-    for where in [live, *(functions[f].node_def for f in called_functions(live, functions))]:
-        for node in where:
-            if writes_variables(node.op):
-                what = f"{node.name} ({node.op}) changes a variable when {', '.join(names)} runs"
-                raise SavedModelError(f"cannot freeze: {what}; leave out --freeze")
+    live = reached_nodes(meta, outputs)
+    for node in chain(live, *(functions[f].node_def for f in called_functions(live, functions))):
+        if writes_variables(node.op):
+            what = f"{node.name} ({node.op}) changes a variable when {', '.join(names)} runs"
+            raise SavedModelError(f"cannot freeze: {what}; leave out --freeze")
 
 
 def _read_tables_first(graph_def: Any) -> None:

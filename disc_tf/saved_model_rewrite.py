@@ -12,7 +12,7 @@ from typing import Any
 
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.function_graph import FunctionGraph, function_graph, function_of, single_call
-from disc_tf.frontend.functions import XLA_ATTR, Library, jit_compiled, mentioned_functions, must_compile
+from disc_tf.frontend.functions import XLA_ATTR, Library, every_node, jit_compiled, mentioned_functions, must_compile
 from disc_tf.frontend.graph import parse_tensor
 from disc_tf.frontend.resource_gather import updates_sparsely
 from disc_tf.frontend.rewrite import LAUNCH_OP
@@ -41,32 +41,28 @@ def rewrite_meta_graph(
     signatures: Sequence[str] | None = None,
     all_functions: bool = False,
     dry_run: bool = False,
-    compiled: Compiled | None = None,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Rewritten:
     """Compile what the signatures and methods of a MetaGraph call; see `disc_tf.frontend.saved_model.find_roots` for what that is."""
-    known: Compiled = compiled if compiled is not None else {}
     roots = find_roots(meta, signatures, all_functions) if is_tf2(meta) else Roots()
     if roots.functions:
-        return _Functions(meta, roots, settings, dry_run, known, progress).run()
-    return _main_graph(meta, signatures, settings, dry_run, known, progress)
+        return _Functions(meta, roots, settings, dry_run, progress).run()
+    return _main_graph(meta, signatures, settings, dry_run, progress)
 
 
 class _Functions:
     """Function by function, from the roots: one that only calls another passes on; what a body still calls afterwards comes next."""
 
-    def __init__(
-        self, meta: Any, roots: Roots, settings: Options, dry_run: bool, compiled: Compiled, progress: Callable[[str], None]
-    ) -> None:
+    def __init__(self, meta: Any, roots: Roots, settings: Options, dry_run: bool, progress: Callable[[str], None]) -> None:
         self.meta = meta
         self.roots = roots
         self.settings = settings
         self.dry_run = dry_run
-        self.compiled = compiled
+        self.compiled: Compiled = {}
         self.progress = progress
         self.library = Library(meta.graph_def)
         self.gradients = list(meta.graph_def.library.gradient)
-        self.read_tables = not _updates_sparsely(meta)
+        self.read_tables = not updates_sparsely(every_node(meta.graph_def))
         self.entries: dict[str, FunctionReport] = {}
         self.done: dict[str, tuple[FunctionGraph, OptimizeResult]] = {}
         self.bodies: dict[str, tuple[Any, list[str]]] = {}
@@ -161,11 +157,10 @@ class _Functions:
             if jit_compiled(functions[name].attr):
                 del functions[name].attr[XLA_ATTR]
                 taken.add(name)
-        for nodes in (new.graph_def.node, *(f.node_def for f in library.function)) if taken else ():
-            for node in nodes:
-                call = self.library.called(node)
-                if call is not None and call[0] in taken and XLA_ATTR in node.attr:
-                    del node.attr[XLA_ATTR]
+        for node in every_node(new.graph_def) if taken else ():
+            call = self.library.called(node)
+            if call is not None and call[0] in taken and XLA_ATTR in node.attr:
+                del node.attr[XLA_ATTR]
         for f in added.values():
             library.function.add().MergeFromString(f.SerializeToString())
         return new
@@ -178,7 +173,7 @@ def _covered(result: OptimizeResult) -> bool:
 
 
 def _main_graph(
-    meta: Any, signatures: Sequence[str] | None, settings: Options, dry_run: bool, compiled: Compiled, progress: Callable[[str], None]
+    meta: Any, signatures: Sequence[str] | None, settings: Options, dry_run: bool, progress: Callable[[str], None]
 ) -> Rewritten:
     """The graph of a TensorFlow 1 model, for the outputs of its signatures. Whatever else is in it stays."""
     names = list(signatures) if signatures is not None else signature_names(meta)
@@ -200,9 +195,8 @@ def _main_graph(
         dry_run=dry_run,
         progress=progress,
         with_recipe=False,
-        compiled=compiled,
         runs=runs,
-        read_tables=not _updates_sparsely(meta),
+        read_tables=not updates_sparsely(every_node(graph)),
     )
     try:
         result = optimize(request)
@@ -223,11 +217,6 @@ def _main_graph(
         return new
 
     return Rewritten([entry], {}, without, {MAIN_GRAPH: (graph, outputs)})
-
-
-def _updates_sparsely(meta: Any) -> bool:
-    graph = meta.graph_def
-    return updates_sparsely(n for nodes in (graph.node, *(f.node_def for f in graph.library.function)) for n in nodes)
 
 
 def _with_the_rest(meta: Any, changed: Any) -> Any:

@@ -75,8 +75,10 @@ def function_graph(
                 shape.MergeFromString(listed[0].SerializeToString())
         dims = (variables or {}).get(i)
         if dims is not None:
+            known = node.attr[VARIABLE_SHAPE].shape
+            known.SetInParent()  # a scalar has no dim to add
             for d in dims:
-                node.attr[VARIABLE_SHAPE].shape.dim.add().size = d
+                known.dim.add().size = d
 
     def spell(ref: tuple[str | None, int]) -> str:
         return arguments[ref[1]] if ref[0] is None else tensor_name((ref[0], ref[1]))

@@ -12,7 +12,7 @@ replaces `PartitionedCall`, `StatefulPartitionedCall` and calls by name by the b
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
@@ -208,6 +208,12 @@ def has_effect(op: str, library: Mapping[str, Any]) -> bool:
         return bool(f.signature.is_stateful)
     info = op_info(op)
     return info is None or (info.is_stateful and op not in READS)
+
+
+def every_node(graph_def: Any) -> Iterator[Any]:
+    """The nodes of the main graph, then those of each function body."""
+    for nodes in (graph_def.node, *(f.node_def for f in graph_def.library.function)):
+        yield from nodes
 
 
 def called_functions(nodes: Sequence[Any], functions: Mapping[str, Any], gradients: Sequence[Any] = ()) -> list[str]:

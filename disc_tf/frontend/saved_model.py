@@ -134,6 +134,19 @@ def signature_tensors(signature: Any, which: str) -> dict[str, str]:
     return found
 
 
+def reached_nodes(meta: Any, tensors: Iterable[str]) -> list[Any]:
+    """The nodes of the main graph that these tensors need, through data and control edges, themselves included."""
+    nodes = {n.name: n for n in meta.graph_def.node}
+    work = [parse_tensor(t)[0] for t in tensors]
+    found: dict[str, Any] = {}
+    while work:
+        name = work.pop()
+        if name not in found and name in nodes:
+            found[name] = nodes[name]
+            work += [text.lstrip("^").partition(":")[0] for text in nodes[name].input]
+    return list(found.values())
+
+
 # ---- functions worth compiling -----------------------------------------------------------------------------------
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.functions import mentioned_functions
+from disc_tf.frontend.functions import called_functions
 from disc_tf.frontend.graph import parse_tensor
 from disc_tf.frontend.saved_model import (
     SavedModelError,
     choose_meta_graph,
     is_tf2,
+    reached_nodes,
     read_saved_model,
     signature_names,
     signature_tensors,
@@ -132,24 +134,11 @@ _RANDOM = (
 
 def reached(meta: Any, signature: str) -> tuple[set[str], set[str]]:
     """(op types, function names) that what the signature's outputs need is made of, function bodies included."""
-    nodes = {n.name: n for n in meta.graph_def.node}
     library = {f.signature.name: f for f in meta.graph_def.library.function}
-    work = [parse_tensor(text)[0] for text in signature_tensors(meta.signature_def[signature], "outputs").values()]
-    seen: set[str] = set()
-    while work:
-        if (name := work.pop()) in seen or name not in nodes:
-            continue
-        seen.add(name)
-        work += [text.lstrip("^").partition(":")[0] for text in nodes[name].input]
-    return reached_from([nodes[name] for name in seen], library)
+    return reached_from(reached_nodes(meta, signature_tensors(meta.signature_def[signature], "outputs").values()), library)
 
 
 def reached_from(nodes: Sequence[Any], library: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """(op types, function names) of nodes and of the bodies that they mention."""
-    found, ops, done = list(nodes), set(), set()
-    while found:
-        ops |= {node.op for node in found}
-        fresh = {name for node in found for name in mentioned_functions(node) if name in library} - done
-        done |= fresh
-        found = [n for name in fresh for n in library[name].node_def]
-    return ops, done
+    called = called_functions(nodes, library)
+    return {n.op for n in chain(nodes, *(library[name].node_def for name in called))}, set(called)

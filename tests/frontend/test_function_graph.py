@@ -9,6 +9,7 @@ from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.function_graph import function_graph, function_of, single_call
 from disc_tf.frontend.functions import Library
 from disc_tf.frontend.graph import Graph
+from disc_tf.frontend.opaque import inferred_shapes
 from disc_tf.frontend.tfproto import message_class, serialized
 from disc_tf.optimizer import Request, optimize
 from disc_tf.options import Options
@@ -84,6 +85,17 @@ def typed_by_the_call(f) -> None:
 
 def dangling(f) -> None:
     f.node_def[2].input[0] = "nobody"
+
+
+@pytest.mark.parametrize("dims", [(8, 6), (-1,), ()])
+def test_shapes_of_variables(dims):
+    """A scalar too: without it the rank of what is read is not known."""
+    _, functions = library()
+    graph = Graph(function_graph(functions["f"], functions, variables={1: dims}).graph_def)
+    shape = tuple(None if d < 0 else d for d in dims)
+    assert inferred_shapes(graph, graph["read"], [], [], None) == [shape]  # type: ignore[arg-type]
+    unknown = Graph(function_graph(functions["f"], functions).graph_def)
+    assert inferred_shapes(unknown, unknown["read"], [], [], None) == [None]  # type: ignore[arg-type]
 
 
 LEFT = [(polymorphic, "given by each call"), (typed_by_the_call, "by each call"), (dangling, "not in the body")]
