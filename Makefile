@@ -27,7 +27,7 @@ env: $(STAMP)
 $(STAMP): $(CXX_SOURCES) pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[compiler,serve,test]'
+	$(BIN)/python -m pip install --quiet -e '.[compiler,serve,remote,server,test]'
 	touch $@
 
 $(MODELS)/%.pb: bench/models/materialize.py | $(STAMP)
