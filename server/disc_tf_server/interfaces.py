@@ -340,7 +340,8 @@ class OperationStore(Protocol):
 
     async def sweep(self, lost_error: bytes, late_error: bytes) -> int:
         """Puts work whose lease ran out back into the queue (fails it with ``lost_error`` after `max_attempts`), ends what is past its
-        deadline with ``late_error``, forgets what is past its retention. Returns how many works were put back. Call it every few seconds."""
+        deadline with ``late_error``, forgets what is past its retention. Returns how many works were put back. To be called every few
+        seconds."""
         ...
 
     async def close(self) -> None:
