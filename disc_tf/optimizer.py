@@ -21,7 +21,7 @@ from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
 from disc_tf.frontend.condense import condense
 from disc_tf.frontend.errors import GraphError, Reason
 from disc_tf.frontend.flops import node_flops, share
-from disc_tf.frontend.graph import parse_tensor, tensor_name
+from disc_tf.frontend.graph import Graph, parse_tensor, resolve_outputs, tensor_name
 from disc_tf.frontend.hints import parse_hints
 from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
 from disc_tf.frontend.legacy_graph import NOT_WANTED
@@ -121,17 +121,35 @@ def optimize(request: Request) -> OptimizeResult:
 
 def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[str, str], OptimizeResult]:
     """One round; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
-    graph_def, settings, dry_run, progress = request.graph_def, request.settings, request.dry_run, request.progress
-    report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph_def.node))
+    settings = request.settings
+    report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(request.graph_def.node))
     clock = _Clock(report)
     loaded = _load(request, keep_legacy)
     clustering = _cluster(loaded, request, report, clock)
     for name, why in list(keep_legacy.items())[:5]:
         report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
+    unwanted, launches = _compile_all(loaded, clustering, request, report, clock)
+    if unwanted or request.dry_run or not launches:
+        return unwanted, OptimizeResult(request.graph_def, report)
+
+    def without(names: Collection[str]) -> Any:
+        kept = [x for x in launches if x.cluster.name not in names]
+        return rewrite(request.graph_def, clustering, kept, with_recipe=request.with_recipe)
+
+    result = without(())
+    clock.lap("rewrite")
+    return {}, OptimizeResult(result, report, without)
+
+
+def _compile_all(
+    loaded: Loaded, clustering: Clustering, request: Request, report: Report, clock: _Clock
+) -> tuple[dict[str, str], list[Launch]]:
+    """Compile the clusters, and count; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
+    settings, dry_run, progress = request.settings, request.dry_run, request.progress
     owner = clustering.owner
     unwanted = {n: str(clustering.reasons.get(n, "no output needs it")) for n in loaded.functional if n not in owner}
     if unwanted:
-        return unwanted, OptimizeResult(graph_def, report)
+        return unwanted, []
     launches: list[Launch] = []
     for i, cluster in enumerate(list(clustering.clusters)):
         progress(f"{cluster.name} ({i + 1} of {len(clustering.clusters)}): compiling {len(cluster.nodes)} nodes")
@@ -145,23 +163,35 @@ def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[st
                 raise StrictError(f"{cluster.name}: {entry.reason}")
             unwanted |= {n: entry.reason for n in loaded.functional if owner[n] is cluster}
     if unwanted and launches:
-        return unwanted, OptimizeResult(graph_def, report)
+        return unwanted, []
     clock.lap("compile")
     if dry_run:
         launched = [c.name for c in report.clusters if c.status == "planned"]
     else:
         launched = [x.cluster.name for x in launches]
     _coverage(report, clustering, set(launched))
-    if dry_run or not launches:
-        return {}, OptimizeResult(graph_def, report)
+    return {}, launches
 
-    def without(names: Collection[str]) -> Any:
-        kept = [x for x in launches if x.cluster.name not in names]
-        return rewrite(graph_def, clustering, kept, with_recipe=request.with_recipe)
 
-    result = without(())
-    clock.lap("rewrite")
-    return {}, OptimizeResult(result, report, without)
+@dataclasses.dataclass
+class CompiledGraph:
+    """What the compiler made of a graph that is not rewritten here (`disc_tf.remote`)."""
+
+    clustering: Clustering
+    launches: list[Launch]
+    report: Report
+
+
+def compile_graph(graph: Graph, request: Request) -> CompiledGraph:
+    """Compile the clusters of a graph that is taken as it is: its calls stay calls. Errors as `optimize_graph_def`."""
+    settings = request.settings
+    report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph.nodes))
+    clock = _Clock(report)
+    fetches, targets = resolve_outputs(graph, request.outputs)
+    loaded = Loaded(graph, fetches, targets, [], {})
+    clustering = _cluster(loaded, request, report, clock)
+    _, launches = _compile_all(loaded, clustering, request, report, clock)
+    return CompiledGraph(clustering, launches, report)
 
 
 def clusters_of(

@@ -6,6 +6,7 @@ Duck-typed over message classes. Reading a graph never changes its message. Ever
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from disc_tf.lowering.node import NodeView
 #: a tensor: (node name, output port)
 TensorRef = tuple[str, int]
 _MAX_PORT = 1 << 20
+#: attributes of Const nodes whose content is elsewhere: made anew (`bench/models`), known by digest, or known to be equal to others by a
+#: number (`disc_tf.remote`)
+_FILL_ATTR, _DIGEST_ATTR, ORDINAL_ATTR = "_disc_fill", "_disc_digest", "_disc_ordinal"
 #: reading one of these alone is nobody's purpose
 _SOURCES = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2"})
 
@@ -78,8 +82,10 @@ class Node:
     def constant(self) -> Constant:
         """The handle of a Const node's content (a new one; `Graph.constant` keeps them)."""
         attr = self.proto.attr
-        stripped = "_disc_fill" in attr or "_disc_digest" in attr
-        digest = attr["_disc_digest"].s if "_disc_digest" in attr else b""
+        stripped = any(name in attr for name in (_FILL_ATTR, _DIGEST_ATTR, ORDINAL_ATTR))
+        digest = attr[_DIGEST_ATTR].s if _DIGEST_ATTR in attr else b""
+        if ORDINAL_ATTR in attr:
+            digest = hashlib.sha256(f"ordinal {attr[ORDINAL_ATTR].i}".encode()).digest()
         return Constant(self.name, attr["value"].tensor, not stripped, digest)
 
 

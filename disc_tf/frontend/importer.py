@@ -193,7 +193,7 @@ class _Import:
     def _constant(self, name: str) -> None:
         constant = self.clustering.graph.constant(name)
         assert constant is not None
-        if constant.dtype is not None:
+        if constant.dtype is not None and constant.present:  # a skeleton's: only an Assert reads it
             self.values[(name, 0)] = self.ctx.b.constant(constant.array())
 
     def _lower(self, name: str) -> None:

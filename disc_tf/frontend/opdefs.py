@@ -32,7 +32,7 @@ def base_type(number: int) -> int:
 class OpInfo:
     """One op type. Methods raise ``GraphError`` (without a node name) for attributes that do not fit the op."""
 
-    __slots__ = ("attr_defaults", "attr_kinds", "inputs", "is_stateful", "name", "outputs")
+    __slots__ = ("attr_defaults", "attr_kinds", "inputs", "is_stateful", "name", "outputs", "words")
 
     def __init__(self, op: Any) -> None:
         self.name: str = op.name
@@ -41,6 +41,10 @@ class OpInfo:
         self.outputs = tuple(_Arg(a) for a in op.output_arg)
         #: attribute -> field of AttrValue; lists as "list"
         self.attr_kinds = {a.name: "list" if a.type.startswith("list(") else _KIND.get(a.type, "") for a in op.attr}
+        #: string attribute -> the values that it may have, where they are listed
+        self.words = {
+            a.name: frozenset(s.decode() for s in a.allowed_values.list.s) for a in op.attr if len(a.allowed_values.list.s)
+        }
         self.attr_defaults = {a.name: a.default_value for a in op.attr if a.HasField("default_value")}
 
     def check_attrs(self, attrs: Mapping[str, Any]) -> None:
