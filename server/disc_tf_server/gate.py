@@ -1,0 +1,119 @@
+"""A fair gate: so much at a time, given to principals in turn."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import AsyncIterator
+
+from disc_tf_server.interfaces import ServiceError
+
+
+class FairGate:
+    """Lets in at most ``slots`` holders of together at most ``capacity`` units of weight. Those that wait are let in principal by principal,
+    in turn; a principal has at most ``per_principal`` in it and waiting. One that is heavier than the capacity goes in alone."""
+
+    def __init__(self, slots: int, capacity: int, per_principal: int) -> None:
+        self._slots, self._capacity, self._per_principal = slots, capacity, per_principal
+        self._lanes: collections.OrderedDict[str, collections.deque[tuple[asyncio.Future[None], int]]] = collections.OrderedDict()
+        self._held: collections.Counter[str] = collections.Counter()
+        self._inside = self._weight = 0
+
+    @property
+    def inside(self) -> int:
+        """How many hold it."""
+        return self._inside
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return sum(len(lane) for lane in self._lanes.values())
+
+    @contextlib.asynccontextmanager
+    async def enter(self, principal: str, weight: int = 0) -> AsyncIterator[None]:
+        """Holds the gate. ServiceError RESOURCE_EXHAUSTED if the principal has too many here already."""
+        if self._held[principal] >= self._per_principal:
+            message = f"more than {self._per_principal} requests of one caller at a time"
+            raise ServiceError(
+                "RESOURCE_EXHAUSTED", "QUOTA_REQUESTS", message, metadata={"limit": str(self._per_principal)}, retry_after=1.0
+            )
+        self._held[principal] += 1
+        try:
+            await self._wait(principal, weight)
+            try:
+                yield
+            finally:
+                self._leave(weight)
+        finally:
+            self._held[principal] -= 1
+            if not self._held[principal]:
+                del self._held[principal]
+
+    async def _wait(self, principal: str, weight: int) -> None:
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lanes.setdefault(principal, collections.deque()).append((granted, weight))
+        self._admit()
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():  # let in, and cancelled before it ran
+                self._leave(weight)
+            else:
+                self._forget(principal, granted)
+                self._admit()  # what was too heavy to go before others may have gone
+            raise
+
+    def _forget(self, principal: str, granted: asyncio.Future[None]) -> None:
+        lane = self._lanes.get(principal)
+        if lane is None:
+            return
+        kept = collections.deque(item for item in lane if item[0] is not granted)
+        if kept:
+            self._lanes[principal] = kept
+        else:
+            del self._lanes[principal]
+
+    def _leave(self, weight: int) -> None:
+        self._inside -= 1
+        self._weight -= weight
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._lanes and self._inside < self._slots:
+            principal, lane = next(iter(self._lanes.items()))
+            granted, weight = lane[0]
+            if self._inside and self._weight + weight > self._capacity:
+                return  # it is its turn: nobody lighter overtakes it for ever
+            lane.popleft()
+            if lane:
+                self._lanes.move_to_end(principal)
+            else:
+                del self._lanes[principal]
+            if granted.cancelled():
+                continue
+            self._inside += 1
+            self._weight += weight
+            granted.set_result(None)
+
+
+class Quota:
+    """Counts what principals hold open."""
+
+    def __init__(self, limit: int, reason: str, what: str) -> None:
+        self._limit, self._reason, self._what = limit, reason, what
+        self._held: collections.Counter[str] = collections.Counter()
+
+    @contextlib.contextmanager
+    def hold(self, principal: str):
+        """One more, for the block. ServiceError RESOURCE_EXHAUSTED."""
+        if self._held[principal] >= self._limit:
+            message = f"more than {self._limit} {self._what} of one caller"
+            raise ServiceError("RESOURCE_EXHAUSTED", self._reason, message, metadata={"limit": str(self._limit)}, retry_after=5.0)
+        self._held[principal] += 1
+        try:
+            yield
+        finally:
+            self._held[principal] -= 1
+            if not self._held[principal]:
+                del self._held[principal]
