@@ -42,10 +42,12 @@ def seconds(text: str) -> float:
 
 def boolean(text: str) -> bool:
     """``true``/``false``, ``1``/``0``, ``yes``/``no``, ``on``/``off``."""
-    value = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}.get(text.strip().lower())
-    if value is None:
-        raise ValueError("true or false is wanted")
-    return value
+    word = text.strip().lower()
+    if word in ("true", "1", "yes", "on"):
+        return True
+    if word in ("false", "0", "no", "off"):
+        return False
+    raise ValueError("true or false is wanted")
 
 
 def count(text: str) -> int:
@@ -79,7 +81,7 @@ def default_data_dir() -> str:
 class ServerConfig:
     """All settings. Tuples are lists: a flag that may be repeated, an environment variable with commas."""
 
-    address: tuple[str, ...] = _setting(("127.0.0.1:8471",), string, "where to listen: HOST:PORT or unix:PATH; port 0 takes a free one", "A")
+    address: tuple[str, ...] = _setting(("127.0.0.1:8471",), string, "where to listen: HOST:PORT or unix:PATH; port 0: a free one", "A")
     # ---- who may call
     tls_cert: str = _setting("", string, "TLS: the certificate chain, a PEM file", "F")
     tls_key: str = _setting("", string, "TLS: the private key, a PEM file", "F")
@@ -92,7 +94,7 @@ class ServerConfig:
     # ---- stores
     data_dir: str = _setting("", string, "directory of the stores (default: in the user's state directory)", "DIR")
     blobs: str = _setting("", string, "where content is kept: a directory or an fsspec URL (default: DATA_DIR/blobs)", "URL")
-    operations: str = _setting("", string, "where operations are kept: sqlite:PATH or postgresql://... (default: a file in DATA_DIR)", "URL")
+    operations: str = _setting("", string, "where operations are kept: sqlite:PATH or postgresql://... (default: in DATA_DIR)", "URL")
     blob_bytes: int = _setting(20 << 30, size, "how much content is kept; what was used least lately goes first", "BYTES", least=1 << 20)
     blob_bytes_per_principal: int = _setting(4 << 30, size, "of it, how much for one principal", "BYTES", least=1 << 20)
     blob_retention: float = _setting(7 * 86400.0, seconds, "how long content that nobody uses is kept", "TIME", least=60)
@@ -106,7 +108,7 @@ class ServerConfig:
     child_cpu: float = _setting(1800.0, seconds, "processor time of one compile", "TIME", least=1)
     max_duration: float = _setting(1800.0, seconds, "longest time that a request may take, waiting included", "TIME", least=1)
     # ---- limits of a request
-    max_inline_bytes: int = _setting(8 << 20, size, "largest graph inside a request, and largest result inside a response", "BYTES", least=1 << 10)
+    max_inline_bytes: int = _setting(8 << 20, size, "largest graph in a request and result in a response", "BYTES", least=1 << 10)
     max_graph_bytes: int = _setting(512 << 20, size, "largest graph that is given as a blob", "BYTES", least=1 << 10)
     max_blob_bytes: int = _setting(2 << 30, size, "largest blob", "BYTES", least=1 << 10)
     max_nodes: int = _setting(300_000, count, "most nodes of a graph, those of its functions included", "N", least=1)

@@ -1,5 +1,5 @@
-"""How a result gets from the worker that made it to the operations that wait for it: what is stored with a work and with an operation, and the
-OptimizeResult that a caller gets, in the names of its own request."""
+"""How a result gets from the worker that made it to the operations that wait for it: what is stored with a work and with an operation,
+and the OptimizeResult that a caller gets, in the names of its own request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from google.rpc import status_pb2
+
+from disc_tf.remote.canonical import renamed_text
 from disc_tf.remote.messages import message_class, new
+from disc_tf_server import errors
 from disc_tf_server.intake import Prepared, Threads
-from disc_tf_server.interfaces import BlobStore, Digest, Operation, ServiceError, Signer
+from disc_tf_server.interfaces import BlobStore, Digest, Operation, ServiceError, Signer, State
 from disc_tf_server.lru import Lru
 from disc_tf_server.results import ResultCache
 
@@ -124,6 +128,19 @@ class Delivery:
             gone = "the result is not kept any more: ask again with another request_id"
             raise ServiceError("NOT_FOUND", "RESULT_EVICTED", gone) from e
         return message
+
+    async def error(self, operation: Operation) -> bytes:
+        """The google.rpc.Status of an operation that failed, in the names of its request."""
+        status = status_pb2.Status.FromString(operation.outcome.error if operation.outcome else b"")
+        if not status.code:
+            code = "CANCELLED" if operation.state is State.CANCELLED else "UNKNOWN"
+            return errors.status_of(ServiceError(code, code, "see GetOperation")).SerializeToString()
+        try:
+            names = await self._names(operation.private)
+        except ServiceError:  # a large map that is not kept any more
+            names = {}
+        status.message = renamed_text(status.message, names)
+        return status.SerializeToString()
 
     async def _renamed_result(self, made: Made, private: bytes) -> bytes:
         key = (made.result, hashlib.sha256(private).digest())

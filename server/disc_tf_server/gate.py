@@ -11,8 +11,8 @@ from disc_tf_server.interfaces import ServiceError
 
 
 class FairGate:
-    """Lets in at most ``slots`` holders of together at most ``capacity`` units of weight. Those that wait are let in principal by principal,
-    in turn; a principal has at most ``per_principal`` in it and waiting. One that is heavier than the capacity goes in alone."""
+    """Lets in at most ``slots`` holders of together at most ``capacity`` units of weight. Those that wait are let in principal by
+    principal, in turn; a principal has at most ``per_principal`` in it and waiting. One that is heavier than the capacity goes in alone."""
 
     def __init__(self, slots: int, capacity: int, per_principal: int) -> None:
         self._slots, self._capacity, self._per_principal = slots, capacity, per_principal

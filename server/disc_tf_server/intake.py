@@ -74,9 +74,9 @@ class Intake:
         options = checked_options(options)
         outputs, feeds = _names(graph.outputs, "graph.outputs", True), _names(graph.feeds, "graph.feeds", False)
         digest = source if isinstance(source, Digest) else Digest.of(source)
-        if isinstance(source, Digest):  # whoever has not the content cannot learn from its digest what was made of it
-            if await self._blobs.missing(principal.id, [source]):
-                raise missing_blob(source)
+        # whoever has not the content cannot learn from its digest what was made of it
+        if isinstance(source, Digest) and await self._blobs.missing(principal.id, [source]):
+            raise missing_blob(source)
         asked = _asked(principal.space, digest, outputs, feeds, options)
         if known := self._memo.get(asked):
             return known

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-#: phases that a compile reports; another one counts as "other"
-PHASES = frozenset({"read", "prepare", "lowering", "passes", "fusion", "buffers", "codegen", "compile", "report", "load", "cluster", "link"})
+#: how the phases that a compile reports begin -> label; another one counts as "other"
+PHASES = {"analysing": "analysis", "compiling": "lowering", "HLO passes": "passes", "fusion": "fusion", "code for": "code"}
 
 
 class Metrics:
@@ -37,7 +37,8 @@ class Metrics:
 
     def phase(self, name: str, seconds: float) -> None:
         """A phase of a compile has ended."""
-        self.phase_seconds.labels(name if name in PHASES else "other").observe(seconds)
+        label = next((known for start, known in PHASES.items() if name.startswith(start)), "other")
+        self.phase_seconds.labels(label).observe(seconds)
 
     def text(self) -> bytes:
         """The exposition format."""

@@ -210,7 +210,7 @@ class Operations:
                     raise
                 error = errors.status_of(e).SerializeToString()
         else:
-            error = operation.outcome.error if operation.outcome else b""
+            error = await self._delivery.error(operation)
         event.error.MergeFromString(error)
         return event
 
@@ -253,10 +253,7 @@ class Operations:
                     raise
                 message.error.CopyFrom(errors.status_of(e))
         elif operation.state.ended:
-            message.error.MergeFromString(operation.outcome.error if operation.outcome else b"")
-            if not message.error.code:
-                code = "CANCELLED" if operation.state == State.CANCELLED else "UNKNOWN"
-                message.error.CopyFrom(errors.status_of(ServiceError(code, code, "see GetOperation")))
+            message.error.MergeFromString(await self._delivery.error(operation))
         return message
 
 

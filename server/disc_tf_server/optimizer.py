@@ -14,6 +14,7 @@ from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import TARGETS
 from disc_tf.remote.messages import message_class, new
 from disc_tf.version import __version__
+from disc_tf_server.compiling import Compiler
 from disc_tf_server.config import ServerConfig
 from disc_tf_server.delivery import Delivery, Made, Work, targets_of
 from disc_tf_server.errors import invalid
@@ -24,7 +25,6 @@ from disc_tf_server.metrics import Metrics
 from disc_tf_server.operations import Operations, draining, operation_id
 from disc_tf_server.results import ResultCache
 from disc_tf_server.rpc import Call, Method
-from disc_tf_server.compiling import Compiler
 
 SERVICE = "disc_tf.v1.Optimizer"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")

@@ -145,7 +145,7 @@ def _certificate_name(auth: Mapping[str, Iterable[bytes]]) -> str | None:
 
 
 def peer_address(peer: str) -> str:
-    """``ipv4:10.0.0.7:4312`` -> ``10.0.0.7``: the port says nothing. Of IPv6 the network (/64): a host has as many addresses as it likes."""
+    """``ipv4:10.0.0.7:4312`` -> ``10.0.0.7``: the port says nothing. Of IPv6 the network (/64): hosts have many addresses."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     if kind == "unix":
         return "unix"

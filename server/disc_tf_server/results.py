@@ -1,7 +1,7 @@
 """The result cache: which result belongs to which canonical request.
 
-The contents lie in the blob store, in a namespace of each *space* (a principal, or the trusted group), which no caller can write to. Here is
-the index, a SQLite file: (space, key) -> digests of the request and of the result. A hit is one only if the request's bytes are equal in full.
+The contents lie in the blob store, in a namespace of each *space* (a principal, or the trusted group), which no caller can write to. Here
+is the index, a SQLite file: (space, key) -> digests of the request and of the result. It is a hit only if the request's bytes are equal.
 """
 
 from __future__ import annotations

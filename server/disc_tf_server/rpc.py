@@ -96,7 +96,8 @@ class Rpcs:
         logs.request_id.set(logs.clean_id(metadata.get("x-request-id")))
         fields: dict[str, Any] = {"method": method.name, "peer": context.peer()}
         start = time.monotonic()
-        code, level, error = "OK", logging.INFO, None
+        code, level = "OK", logging.INFO
+        error: ServiceError | None = None
         try:
             with self._metrics.running_rpcs.labels(method.name).track_inprogress():
                 parent = metadata.get("traceparent", "")
@@ -119,9 +120,9 @@ class Rpcs:
                 self._metrics.failures.labels(error.reason).inc()
                 fields["reason"] = error.reason
             logs.event(log, level, "rpc", **fields, code=code, seconds=round(seconds, 4))
+        assert error is not None
         error.metadata.setdefault("request", logs.request_id.get())
         await errors.abort(context, error)
-        return None
 
     async def _answered(
         self, method: Method, request: Any, context: grpc.aio.ServicerContext, metadata: Mapping[str, Any], fields: dict[str, Any]

@@ -1,7 +1,7 @@
 """The worker of a front end: takes leases of work from the store, has it compiled, commits what came out.
 
-Each lease is served by one task. It starts the compile and a heartbeat; only the heartbeat (lease lost, deadline) and the drain stop a compile
-early. What is committed is decided by the store: it takes nothing from whoever lost the lease, so no race here can end an operation twice.
+Each lease is served by one task. It starts the compile and a heartbeat; only the heartbeat (lease lost, deadline) and the drain stop a
+compile early. The store decides what is committed: it takes nothing from whoever lost the lease, so no race can end an operation twice.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class _Run:
     diagnostics: list[bytes] = dataclasses.field(default_factory=list)
     phase: str = ""
     phase_start: float = 0.0
+    #: held while events are on their way: what was taken must be in the log before the work is committed
+    flushing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
 
     def end(self, why: Stop) -> None:
         """Stop the compile, if it runs."""
@@ -141,28 +143,29 @@ class Worker:
 
     async def _serve(self, lease: Lease) -> None:
         run = _Run(lease)
+        logs.request_id.set(lease.work_id)
         self._runs[lease.work_id] = run
         loop = asyncio.get_running_loop()
         start = time.monotonic()
-        run.job = loop.create_task(self._compile(run))
+        job = run.job = loop.create_task(self._compile(run))
         helpers = [loop.create_task(self._heartbeats(run)), loop.create_task(self._pump(run))]
         try:
             if self._stopping.is_set():  # the lease came while the drain began
                 run.end(Stop.DRAIN)
-            await asyncio.wait({run.job})
-            ended = run.stop.value if run.job.cancelled() and run.stop else "done"
-            if run.job.cancelled():
+            await asyncio.wait({job})
+            ended = run.stop.value if job.cancelled() and run.stop else "done"
+            if job.cancelled():
                 await self._give_up(run)
             else:
                 await self._flush(run)
-                if not await self._persist(lambda: self._store.commit(lease.work_id, lease.fence, run.job.result())):
+                if not await self._persist(lambda: self._store.commit(lease.work_id, lease.fence, job.result())):
                     ended = "not wanted any more"
             logs.event(log, logging.INFO, "work", work=lease.work_id, attempt=lease.attempt, end=ended, seconds=time.monotonic() - start)
         finally:
             del self._runs[lease.work_id]
-            for task in (run.job, *helpers):
+            for task in (job, *helpers):
                 task.cancel()
-            await asyncio.gather(run.job, *helpers, return_exceptions=True)
+            await asyncio.gather(job, *helpers, return_exceptions=True)
 
     async def _compile(self, run: _Run) -> Outcome:
         with self._metrics.children.track_inprogress():
@@ -170,7 +173,8 @@ class Worker:
                 work = Work.unpack(run.lease.work)
                 with self._tracing.span("compile", work.trace, {"attempt": run.lease.attempt}):
                     try:
-                        made = await self._compiler.compile(work, lambda *p: self._on_progress(run, *p), lambda *d: self._on_diagnostic(run, *d))
+                        told = (lambda *p: self._on_progress(run, *p), lambda *d: self._on_diagnostic(run, *d))
+                        made = await self._compiler.compile(work, *told)
                     finally:
                         self._end_phase(run)
                 return Outcome(result=made.pack())
@@ -262,6 +266,10 @@ class Worker:
             await asyncio.sleep(PROGRESS_EVERY)
 
     async def _flush(self, run: _Run) -> None:
+        async with run.flushing:
+            await self._append(run)
+
+    async def _append(self, run: _Run) -> None:
         events = [("", d) for d in run.diagnostics] + ([("progress", run.progress)] if run.progress else [])
         run.diagnostics, run.progress = [], b""
         if events:
