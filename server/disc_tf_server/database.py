@@ -56,7 +56,9 @@ class Database(Protocol):
         ...
 
     async def run(self, lock: str, work: Callable[[Transaction], T]) -> T:
-        """``work`` in a transaction that holds ``lock``. It runs in another thread and may be run twice, so it changes nothing else.
+        """``work`` in a transaction that holds ``lock``; without one ("") it may only read.
+
+        It runs in another thread and may be run twice, so it changes nothing else.
 
         ServiceError UNAVAILABLE (STORE_UNAVAILABLE), RESOURCE_EXHAUSTED (STORE_FULL).
         """
@@ -126,10 +128,10 @@ class SqliteDatabase:
             self._connection = connection
         return self._connection
 
-    def _run(self, work: Callable[[Transaction], T]) -> T:
+    def _run(self, lock: str, work: Callable[[Transaction], T]) -> T:
         try:
             connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE" if lock else "BEGIN")
             try:
                 result = work(_SqliteTransaction(connection))
                 connection.execute("COMMIT")
@@ -148,7 +150,7 @@ class SqliteDatabase:
         return await self.run(name, lambda tx: _prepare(tx, name, version, schema, self._TYPES, boot))
 
     async def run(self, lock: str, work: Callable[[Transaction], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, lock, work)
 
     async def close(self) -> None:
         def end() -> None:
@@ -216,9 +218,10 @@ class PostgresDatabase:
             committing = False
             try:
                 with self._connection() as connection, connection.cursor() as cursor:
-                    cursor.execute("BEGIN")
+                    cursor.execute("BEGIN" if lock else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
                     try:
-                        cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"disc_tf.{lock}",))
+                        if lock:
+                            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"disc_tf.{lock}",))
                         cursor.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
                         result = work(_PostgresTransaction(cursor, cursor.fetchone()[0]))
                     except BaseException:

@@ -203,6 +203,7 @@ class Submission:
     in common (it includes the principal, where results must not be shared). cost: how much of a fair share it takes (1: an ordinary
     request). work: what a worker needs; private: what belongs to this operation alone (names to put back); both opaque and at most 1 MiB.
     timeout: seconds from now; of shared work the latest counts. outcome: known already (a hit in the cache): the operation is born ended.
+    queued: data of the first event of the log (kind "queued"), if it is new work.
     """
 
     principal: str
@@ -215,6 +216,7 @@ class Submission:
     cost: float = 1.0
     cancel_on_disconnect: bool = False
     outcome: Outcome | None = None
+    queued: bytes = b""
 
 
 @dataclass(frozen=True)
