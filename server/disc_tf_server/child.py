@@ -287,15 +287,20 @@ def _where(e: BaseException) -> str:
     return f"{type(e).__name__}: {e} (at {' > '.join(places[-8:])})"
 
 
-def main(control: int, parent: int, function: str) -> None:
-    """The template: ``function`` is "module:name" of the compile function. ``control``: the socket's descriptor."""
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def main(control: int, parent: int, function: str, warm_up: str) -> None:
+    """The template. control: the socket's descriptor. function, warm_up: "module:name" of the compile function and of one to call first
+    ("": none)."""
     sandbox.die_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the front end decides when it is over
-    module, _, name = function.partition(":")
-    loaded = importlib.import_module(module)
-    compile = getattr(loaded, name)
-    getattr(loaded, "warm_up", lambda: None)()
+    compile = _imported(function)
+    if warm_up:
+        _imported(warm_up)()
     importlib.import_module("disc_tf.remote.messages").message_class("CompileOptions")
     importlib.import_module("disc_tf.options")
     gc.collect()

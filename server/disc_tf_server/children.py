@@ -20,14 +20,15 @@ from disc_tf_server.interfaces import ChildFailed, Job, OnProgress, Reason
 log = logging.getLogger("disc_tf_server.children")
 
 COMPILE = "disc_tf.remote.compile:compile_skeleton"
+WARM_UP = "disc_tf_server.warm:compile_once"
 #: libraries must not start threads in the process that children are forked from
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu", "LC_ALL": "C.UTF-8"}
-#: arguments: the socket's descriptor, our process id, the compile function, the module path
+#: arguments: the socket's descriptor, our process id, the compile function, what to call before, the module path
 _BOOT = """
 import json, sys
-sys.path[:] = json.loads(sys.argv[4])
+sys.path[:] = json.loads(sys.argv[5])
 from disc_tf_server.child import main
-main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
 """
 _START_S = 120.0
 _END_S = 5.0
@@ -51,8 +52,8 @@ class _Child:
 class _Template:
     """The process that children are forked from, seen from the front end."""
 
-    def __init__(self, function: str) -> None:
-        self._function = function
+    def __init__(self, function: str, warm_up: str) -> None:
+        self._functions = function, warm_up
         self._children: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next = 0
         self._process: asyncio.subprocess.Process | None = None
@@ -67,7 +68,7 @@ class _Template:
         paths = json.dumps([os.path.abspath(p) for p in sys.path if p])
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), self._function, paths,
+                sys.executable, "-I", "-c", _BOOT, str(theirs.fileno()), str(os.getpid()), *self._functions, paths,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, env=_ENVIRONMENT, cwd="/", pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )  # fmt: skip
@@ -154,14 +155,16 @@ class _Template:
 class ForkedChildPool:
     """A `ChildPool`.
 
-    function: "module:name" of the compile function, imported in the children only. max_result: bytes. require_sandbox: do not start where
-    the kernel cannot keep a child from files and the network (seccomp and Landlock).
+    function: "module:name" of the compile function, imported in the children only; warm_up: of one that is called before they are forked.
+    max_result: bytes. require_sandbox: do not start where the kernel cannot keep a child from files and the network (seccomp and Landlock).
     """
 
-    def __init__(self, size: int, *, function: str = COMPILE, max_result: int = 256 << 20, require_sandbox: bool = False) -> None:
+    def __init__(
+        self, size: int, *, function: str = COMPILE, warm_up: str = WARM_UP, max_result: int = 256 << 20, require_sandbox: bool = False
+    ) -> None:
         if size < 1:
             raise ValueError(f"{size} compile children: at least 1 is needed")
-        self._size, self._function, self._max_result = size, function, max_result
+        self._size, self._functions, self._max_result = size, (function, warm_up), max_result
         self._slots = asyncio.Semaphore(size)
         self._template: _Template | None = None
         self._starting, self._refilling = asyncio.Lock(), asyncio.Lock()
@@ -191,7 +194,7 @@ class ForkedChildPool:
                     child.writer.close()
                 self._spare.clear()
                 self._template = None
-                template = _Template(self._function)
+                template = _Template(*self._functions)
                 try:
                     await template.start()
                 except BaseException:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from disc_tf_server.interfaces import ServiceError
 
@@ -252,12 +251,12 @@ class PostgresDatabase:
 
 
 def open_database(url: str) -> Database:
-    """``postgresql://...``, ``sqlite:///path`` or a path. ValueError for another scheme."""
-    scheme = urlsplit(url).scheme if "://" in url else ""
+    """``postgresql://...``, ``sqlite:PATH`` (``sqlite:///PATH``) or a path. ValueError for another scheme."""
+    scheme, _, rest = url.partition(":")
     if scheme in ("postgresql", "postgres"):
         return PostgresDatabase(url)
-    if scheme == "sqlite":
-        return SqliteDatabase(url.removeprefix("sqlite://"))
-    if scheme:
-        raise ValueError(f"a store {scheme}:// is not known: use a path, sqlite:///path or postgresql://user@host/database")
+    if scheme == "sqlite" and rest:
+        return SqliteDatabase(rest.removeprefix("//"))
+    if "://" in url:
+        raise ValueError(f"a store {scheme}:// is not known: use a path, sqlite:PATH or postgresql://user@host/database")
     return SqliteDatabase(url)

@@ -50,7 +50,7 @@ def pool() -> Iterator[Pool]:
     made = Pool()
 
     async def start() -> ForkedChildPool:
-        pool = ForkedChildPool(2, function="stand_in:compile", max_result=64 * MB)
+        pool = ForkedChildPool(2, function="stand_in:compile", warm_up="", max_result=64 * MB)
         await pool.start()
         return pool
 
@@ -183,7 +183,7 @@ def test_a_killed_child_and_a_killed_template(pool: Pool) -> None:
 
 def test_a_pool_that_cannot_start_says_so() -> None:
     async def scenario() -> None:
-        pool = ForkedChildPool(1, function="no_such_module:compile")
+        pool = ForkedChildPool(1, function="no_such_module:compile", warm_up="")
         with pytest.raises(ChildFailed, match="ended while it started"):
             await pool.start()
         await pool.close()
