@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from disc_tf.compiler import CompiledCluster
 
 Progress = Callable[[str], None]
+#: compiles the clusters of a loaded graph: see `compile_graph`
+Elsewhere = Callable[["Loaded", "Request"], "CompiledGraph"]
 
 
 class StrictError(RuntimeError):
@@ -68,13 +70,15 @@ def optimize_graph_def(
     dry_run: bool = False,
     profile: bool = False,
     progress: Progress = lambda _text: None,
+    elsewhere: Elsewhere | None = None,
     **overrides: Any,
 ) -> OptimizeResult:
     """Compile the clusters of a GraphDef.
 
     outputs: tensors (``name:port``), ops or ``^control`` names that will be fetched; None takes the data sinks and says so in the report.
     feeds: tensors that will be fed although they are no placeholders. options: an `Options` or a mapping; ``overrides`` are single options
-    by name. dry_run: analyse and cluster only. profile: make code that `runtime.executable.profile` can time kernel by kernel.
+    by name. dry_run: analyse and cluster only. profile: make code that `runtime.executable.profile` can time kernel by kernel. elsewhere:
+    compiles in place of this process (`disc_tf.remote.Client.compile_graph`).
     Raises `GraphError` for a graph that TensorFlow would not take either, `OptionError` for options, `StrictError` with ``strict``.
     """
     if not hasattr(graph_def, "node"):
@@ -85,7 +89,8 @@ def optimize_graph_def(
     if outputs is not None and not outputs:
         raise GraphError("no outputs are given: name what is fetched, or give None for the graph's sinks")
     settings = Options.from_overrides(options, **overrides)
-    return optimize(Request(graph_def, outputs, settings, tuple(feeds), dry_run=dry_run, profile=profile, progress=progress))
+    request = Request(graph_def, outputs, settings, tuple(feeds), dry_run=dry_run, profile=profile, progress=progress, elsewhere=elsewhere)
+    return optimize(request)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +98,8 @@ class Request:
     """What is asked of one graph; see `optimize_graph_def`.
 
     ``with_recipe``: the graph carries what `restore` needs. ``compiled``: shared by the caller among graphs, so that clusters of the same
-    content are compiled once (within one graph no two have the same name). """
+    content are compiled once (within one graph no two have the same name). ``elsewhere``: compiles a loaded graph in place of this process.
+    """
 
     graph_def: Any
     outputs: Sequence[str] | None
@@ -106,6 +112,7 @@ class Request:
     compiled: Compiled | None = None
     runs: tuple[tuple[str, ...], ...] = ()
     read_tables: bool = False
+    elsewhere: Elsewhere | None = None
 
 
 def optimize(request: Request) -> OptimizeResult:
@@ -125,20 +132,44 @@ def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[st
     report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(request.graph_def.node))
     clock = _Clock(report)
     loaded = _load(request, keep_legacy)
+    if request.elsewhere is not None:
+        return _optimize_elsewhere(loaded, request, keep_legacy, request.elsewhere)
     clustering = _cluster(loaded, request, report, clock)
     for name, why in list(keep_legacy.items())[:5]:
         report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
     unwanted, launches = _compile_all(loaded, clustering, request, report, clock)
     if unwanted or request.dry_run or not launches:
         return unwanted, OptimizeResult(request.graph_def, report)
+    return {}, _rewritten(CompiledGraph(clustering, launches, report), request, clock)
 
+
+def _rewritten(compiled: CompiledGraph, request: Request, clock: _Clock) -> OptimizeResult:
     def without(names: Collection[str]) -> Any:
-        kept = [x for x in launches if x.cluster.name not in names]
-        return rewrite(request.graph_def, clustering, kept, with_recipe=request.with_recipe)
+        kept = [x for x in compiled.launches if x.cluster.name not in names]
+        return rewrite(request.graph_def, compiled.clustering, kept, with_recipe=request.with_recipe)
 
     result = without(())
     clock.lap("rewrite")
-    return {}, OptimizeResult(result, report, without)
+    return OptimizeResult(result, compiled.report, without)
+
+
+def _optimize_elsewhere(
+    loaded: Loaded, request: Request, keep_legacy: Mapping[str, str], compile_: Elsewhere
+) -> tuple[dict[str, str], OptimizeResult]:
+    compiled = compile_(loaded, request)
+    report = compiled.report
+    report.outputs_found = request.outputs is None
+    report.total_nodes = len(request.graph_def.node)
+    if request.settings.strict and (failed := [c for c in report.clusters if c.status == "failed"]):
+        raise StrictError(f"{failed[0].name}: {failed[0].reason}")
+    owner = {n.name for x in compiled.launches for n in x.cluster.nodes}
+    planned = {n for c in report.clusters if c.status == "planned" for n in c.node_names}
+    unwanted = {n: "not compiled" for n in loaded.functional if n not in owner and n not in planned}
+    if unwanted.keys() - keep_legacy.keys():
+        return unwanted, OptimizeResult(request.graph_def, report)
+    if request.dry_run or not compiled.launches:
+        return {}, OptimizeResult(request.graph_def, report)
+    return {}, _rewritten(compiled, request, _Clock(report))
 
 
 def _compile_all(

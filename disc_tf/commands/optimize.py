@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from disc_tf.commands import optimize_model, standalone
+from disc_tf.commands import optimize_model, remote, standalone
 from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
@@ -96,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     add_shape_arguments(parser)
     optimize_model.add_arguments(parser)
+    remote.add_arguments(parser)
     add_option_flags(parser)
 
 
@@ -104,8 +105,9 @@ def run(args: argparse.Namespace) -> int:
     from disc_tf.optimizer import StrictError, optimize_graph_def
 
     options = options_from(args)
-    if not args.dry_run and not args.output:
+    if not args.dry_run and not args.output and not args.remote_dry_run:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
+    remote.check(args)
     say = Say(args.quiet)
     if not args.dry_run and args.output.endswith(standalone.SUFFIX):
         return standalone.run(args, options, say)
@@ -114,13 +116,21 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")
+    if args.remote_dry_run:
+        return _print_request(args, graph, options)
     specs, outputs, trace = ([], list(args.outputs), [])
     if not args.no_verify and not args.dry_run:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
     elif not args.outputs:
         _, outputs, _ = quiet_specs(args, graph)
     try:
-        result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=args.dry_run, progress=say)
+        with remote.connected(args) as client:
+            elsewhere = client.compile_graph if client is not None else None
+            result = optimize_graph_def(
+                graph, outputs=outputs or None, options=options, dry_run=args.dry_run, progress=say, elsewhere=elsewhere
+            )
+            if client is not None:
+                say(f"{args.remote}: {client.sent} bytes sent, {client.received} received")
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     except StrictError as e:
@@ -160,6 +170,17 @@ def run(args: argparse.Namespace) -> int:
     if code == OK and options.strict:
         return strict_code(args.input, report, "planned" if args.dry_run else "compiled")
     return code
+
+
+def _print_request(args: argparse.Namespace, graph: Any, options: Options) -> int:
+    from disc_tf.frontend.errors import GraphError
+
+    _, outputs, _ = quiet_specs(args, graph)
+    try:
+        remote.print_request(graph, list(args.outputs) or outputs, options, full=args.remote_full)
+    except GraphError as e:
+        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+    return OK
 
 
 def strict_code(path: str, report: Report, status: str) -> int:

@@ -93,6 +93,10 @@ class _Walk:
         new.denied.extend(sorted(self.of[n] for n in set(options.denied) if n in self.of))
         del new.hints[:]
         new.hints.extend(sorted(self._hint(h) for h in options.hints))
+        for run in new.runs:
+            fetched = sorted({_renamed(_full(t), self.of) for t in run.outputs if _name_of(t) in self.of})
+            del run.outputs[:]
+            run.outputs.extend(fetched)
         del new.targets[:]
         new.targets.extend(sorted(set(options.targets)))
         graph = serialized(self.out)

@@ -51,7 +51,8 @@ def compile_skeleton(
         progress(phase if colon else text, done[0] if step or done[0] else -1.0, text)
 
     say("analysing")
-    request = Request(graph_def, list(outputs), settings, tuple(feeds), dry_run=dry_run, progress=say)
+    runs = tuple(tuple(run.outputs) for run in options.runs) if options is not None else ()
+    request = Request(graph_def, list(outputs), settings, tuple(feeds), dry_run=dry_run, progress=say, runs=runs)
     compiled = compile_graph(Graph(graph_def), request)
     result = new("CompileResult", compiler_version=__version__, report_json=compiled.report.to_json(indent=None).encode())
     if dry_run:
