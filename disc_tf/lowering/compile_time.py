@@ -1,7 +1,7 @@
-"""Which operands the rules read at compile time: shapes, axes, permutations, paddings, counts, limits of loops.
+"""Which operands the rules read at compile time: shapes, axes, permutations, paddings, counts.
 
 A request to a compiler elsewhere carries the content of these and of nothing else (`disc_tf.remote`); what a rule makes use of besides
-(indices of a gather, seeds) it does without where it is not known. tests/lowering/test_compile_time.py compares the table with what the
+(indices of a gather, seeds, which branch is taken) it does without where it is not known. tests/lowering/test_compile_time.py compares the table with what the
 rules ask for.
 """
 
@@ -69,13 +69,11 @@ OPERANDS: dict[str, tuple[int, ...]] = {
     **_ops("UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum", 2),
     # lists: shapes of elements, lengths
     **_ops("EmptyTensorList TensorListReserve", 0, 1),
-    **_ops("TensorListConcat TensorListConcatV2 TensorListFromTensor TensorListPopBack TensorListResize TensorListStack", 1),
+    **_ops("TensorListConcatV2 TensorListFromTensor TensorListPopBack TensorListResize TensorListStack", 1),
     **_ops("TensorListGather TensorListGetItem", 2),
     **_ops("TensorListScatter", 2),
     **_ops("TensorListScatterV2", 2, 3),
     **_ops("TensorListSplit", 1, 2),
-    # which branch
-    **_ops("Case If StatelessCase StatelessIf", 0),
 }
 
 #: Arithmetic on integers that shapes are made with: content that goes in decides content that comes out.

@@ -131,7 +131,7 @@ class _Demand:
         """What a node with functions reads that is needed, if ``results`` of it are."""
         if node.op in LOOPS:
             cond, body = _functions(node)
-            needed = results | self._arguments(cond, (0,), depth + 1)
+            needed = results | self._arguments(cond, (), depth + 1)
             while True:
                 more = needed | self._arguments(body, needed, depth + 1)
                 if more == needed:

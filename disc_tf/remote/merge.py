@@ -73,7 +73,10 @@ def merge(loaded: Loaded, result: Any, names: Mapping[str, str], settings: Optio
     """A CompileResult in terms of the graph. `ResultError` if it does not fit."""
     try:
         renamed = rename_result(result, lambda text: renamed_text(text, names))
-        report = Report.from_dict(json.loads(renamed.report_json))
+        content = json.loads(renamed.report_json)
+        report = Report.from_dict(content if isinstance(content, dict) else {"clusters": content})
+        if {c.name for c in report.clusters if c.status == "compiled"} != {c.name for c in renamed.clusters}:
+            raise ValueError("its report is of other clusters")
     except (ValueError, KeyError, TypeError) as e:
         raise ResultError(f"the answer cannot be read: {type(e).__name__}: {e}") from e
     report.options = settings.to_dict()

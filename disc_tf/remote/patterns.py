@@ -61,5 +61,5 @@ def fill(node: Any) -> None:
     if made is None:
         raise GraphError(f"unknown pattern {name!r}", node.name)
     tensor.Clear()
-    fill_tensor(tensor, np.ascontiguousarray(made))
+    fill_tensor(tensor, np.array(made, order="C"))  # a scalar stays one
     del node.attr[PATTERN_ATTR]

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from disc_tf.frontend.analysis import SOURCES
-from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import XLA_ATTR, called_functions
 from disc_tf.frontend.graph import ORDINAL_ATTR, Graph, TensorRef, tensor_name
 from disc_tf.frontend.opaque import VARIABLE_SHAPE, TfShapes
@@ -214,9 +213,7 @@ class _Make:
             new.attr[PATTERN_ATTR].s = pattern.encode()
             self.out.sent.append((_where(place), f"{constant.dtype}{list(constant.shape)} {pattern}"))
             return
-        key = constant.digest()
-        if not key:
-            raise GraphError("the content of this constant is not in the graph: nothing tells it from others", old.name)
+        key = constant.digest() or repr(place).encode()  # content that is not known is like no other
         new.attr[ORDINAL_ATTR].i = self.ordinals.setdefault(key, len(self.ordinals))
         tensor.tensor_content = _NOT_THERE
         constant.release()
