@@ -67,7 +67,8 @@ def connected(args: argparse.Namespace) -> Iterator[Any]:
     fields = {field: getattr(args, flag.lstrip("-").replace("-", "_")) for flag, field, _, _ in _FLAGS}
     try:
         trust = TrustPolicy.from_file(args.trust_file) if args.trust_file else None
-        client = Client(Address(args.remote, tls=args.remote_tls, **fields), timeout=args.remote_timeout, full=args.remote_full, trust=trust)
+        address = Address(args.remote, tls=args.remote_tls, **fields)
+        client = Client(address, timeout=args.remote_timeout, full=args.remote_full, trust=trust)
     except (OSError, ValueError, TrustError) as e:
         raise CommandError(f"--remote {args.remote}: {e}", USAGE) from e
     with client:
