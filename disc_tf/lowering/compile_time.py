@@ -1,8 +1,8 @@
 """Which operands the rules read at compile time: shapes, axes, permutations, paddings, counts.
 
 A request to a compiler elsewhere carries the content of these and of nothing else (`disc_tf.remote`); what a rule makes use of besides
-(indices of a gather, seeds, which branch is taken) it does without where it is not known. tests/lowering/test_compile_time.py compares the table with what the
-rules ask for.
+(indices of a gather, seeds, which branch is taken) it does without where it is not known. tests/remote/test_compile.py holds that real
+graphs compile as far without it.
 """
 
 from __future__ import annotations

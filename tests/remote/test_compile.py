@@ -108,7 +108,8 @@ def test_names_digests_and_messages_are_the_owners() -> None:
     there = remotely(mlp().proto, ["y", "^check"])
     artifact = unpack(launch_of(there.graph_def).attr["executable"].s)
     assert {a.name: a.digest for a in artifact.args}["w"] == tensor_digest(W, "f32")
-    assert [(c.node, c.message) for c in artifact.checks if "assertion" in c.message] == [("check", "assertion failed: [too large] [1000000.0]")]
+    said = [(c.node, c.message) for c in artifact.checks if "assertion" in c.message]
+    assert said == [("check", "assertion failed: [too large] [1000000.0]")]
     named = {n for nodes in artifact.kernels.values() for n in nodes}
     assert named and named <= {n.name for n in mlp().proto.node}
     text = there.report.to_json()
