@@ -16,6 +16,7 @@ from disc_tf.remote.messages import message_class
 from disc_tf_server import logs, operations, optimizer
 from disc_tf_server.compiling import Check, Compiler
 from disc_tf_server.config import ServerConfig, split_address
+from disc_tf_server.database import Database
 from disc_tf_server.delivery import Delivery, Identify, Rename
 from disc_tf_server.gate import Quota
 from disc_tf_server.intake import Canonicalize, Intake, Threads
@@ -38,8 +39,9 @@ _SWEEP_WORK, _SWEEP_BLOBS = 3.0, 60.0
 
 @dataclasses.dataclass
 class Backends:
-    """What the front end is given. content: the methods of the ContentStore service, by its name."""
+    """What the front end is given. database: of the result cache's index. content: the methods of the ContentStore service, by its name."""
 
+    database: Database
     store: OperationStore
     blobs: BlobStore
     pool: ChildPool
@@ -66,7 +68,7 @@ class Service:
         # what is heavy must not hold up what is ready
         self._reading, self._light = Threads(max(2, len(os.sched_getaffinity(0)))), Threads(4)
         self.drain = Drain()
-        self.results = ResultCache(b.blobs, config.path("results.sqlite"), config.cache_bytes, config.cache_memory, self.metrics)
+        self.results = ResultCache(b.blobs, b.database, config.cache_bytes, config.cache_memory, self.metrics)
         self.compiler = Compiler(config, b.pool, self.results, self._light, b.check, b.rename, self.metrics)
         name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.worker = Worker(b.store, self.compiler, name, b.lease_seconds, self.metrics, b.tracing)
@@ -85,7 +87,7 @@ class Service:
     async def start(self) -> None:
         """Listens, and serves once a compile child is ready. OSError for an address, ChildFailed for children that do not start."""
         config, b = self.config, self._backends
-        await self.results.open()
+        await self.results.prepare()
         self._server = make_server(config)
         quota = Quota(config.max_streams, "QUOTA_STREAMS", "open streams")
         rpcs = Rpcs(self.authenticator, self.metrics, b.tracing, quota)
@@ -125,9 +127,9 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await b.pool.close()
-        await self.results.close()
         await b.store.close()
         await b.blobs.close()
+        await b.database.close()
         for threads in (self._reading, self._light):
             threads.close()
         if self._metrics_server is not None:

@@ -31,6 +31,8 @@ def check_elements(data: bytes, descriptor: Any, limit: int = FREE_ELEMENTS) -> 
     ends, kinds = [len(data)], [descriptor.fields_by_number]  # of the messages that the walk is inside of
     while ends:
         end, fields = ends[-1], kinds[-1]
+        if seen > limit:
+            raise invalid("GRAPH_TOO_LARGE", f"the graph has more than {limit} elements", "graph")
         if at == end:
             ends.pop()
             kinds.pop()
@@ -49,8 +51,6 @@ def check_elements(data: bytes, descriptor: Any, limit: int = FREE_ELEMENTS) -> 
         if at + size > end:
             raise _broken()
         seen += 1
-        if seen > limit:
-            raise invalid("GRAPH_TOO_LARGE", f"the graph has more than {limit} elements", "graph")
         if wire == 2 and field is not None and field.message_type is not None:
             if len(ends) > MAX_DEPTH:
                 raise invalid("GRAPH_TOO_DEEP", f"messages are nested more than {MAX_DEPTH} deep", "graph")

@@ -1,32 +1,31 @@
 """The result cache: which result belongs to which canonical request.
 
-The contents lie in the blob store, in a namespace of each *space* (a principal, or the trusted group), which no caller can write to. Here
-is the index, a SQLite file: (space, key) -> digests of the request and of the result. It is a hit only if the request's bytes are equal.
+The contents lie in the blob store, in a namespace of each *space* (a principal, or the trusted group), which no caller can write to. Here is
+the index, a table: (space, key) -> digests of the request and of the result. It is a hit only if the request's bytes are equal.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
-import sqlite3
+import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, TypeVar
 
+from disc_tf_server import logs
+from disc_tf_server.database import Database, Transaction
 from disc_tf_server.interfaces import BlobStore, Digest, ServiceError
 from disc_tf_server.lru import Lru
 from disc_tf_server.metrics import Metrics
 
-T = TypeVar("T")
-_SCHEMA = """
-create table if not exists results (
-  space text not null, key blob not null, request_hash text not null, request_size integer not null,
-  result_hash text not null, result_size integer not null, used real not null, primary key (space, key)) without rowid;
-create index if not exists results_used on results (used);
-"""
+log = logging.getLogger("disc_tf_server.results")
+VERSION = 1
+SCHEMA = [
+    "CREATE TABLE results (space {text} NOT NULL, key {text} NOT NULL, request_hash {text} NOT NULL, request_size {int} NOT NULL,"
+    " result_hash {text} NOT NULL, result_size {int} NOT NULL, used {real} NOT NULL, PRIMARY KEY (space, key))",
+    "CREATE INDEX results_by_use ON results (used)",
+]
+_LOCK = "results"
+#: how often a use of an entry is written down (seconds), and what an entry takes in memory (bytes)
+_TOUCH_EVERY, _ENTRY_BYTES = 60.0, 600
 
 
 def namespace(space: str) -> str:
@@ -43,52 +42,20 @@ class Entry:
 
 
 class ResultCache:
-    """At most ``max_bytes`` of requests and results; what was used least lately goes first. memory: bytes of contents kept in this process.
+    """At most ``max_bytes`` of requests and results; what was used least lately goes first. memory: bytes of contents kept in this process."""
 
-    A file that is damaged is begun anew: it holds nothing that cannot be made again.
-    """
-
-    def __init__(self, blobs: BlobStore, path: Path, max_bytes: int, memory: int, metrics: Metrics) -> None:
-        self._blobs, self._path, self._max_bytes, self._metrics = blobs, path, max_bytes, metrics
+    def __init__(self, blobs: BlobStore, database: Database, max_bytes: int, memory: int, metrics: Metrics) -> None:
+        self._blobs, self._db, self._max_bytes, self._metrics = blobs, database, max_bytes, metrics
         self._contents: Lru[Digest, bytes] = Lru(memory)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="disc-tf-results")
-        self._db: sqlite3.Connection | None = None
-        self._recent: Lru[tuple[str, bytes], Entry] = Lru(4 << 20)
+        self._recent: Lru[tuple[str, bytes], tuple[Entry, float]] = Lru(4 << 20)
 
-    async def _in_thread(self, f: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, f, *args)
-
-    async def open(self) -> None:
-        """Opens the index."""
-        await self._in_thread(self._open)
-
-    def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        try:
-            self._connect()
-        except sqlite3.DatabaseError:
-            for suffix in ("", "-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-            self._connect()
-        self._count()
-
-    def _connect(self) -> None:
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
-        try:
-            db.execute("pragma journal_mode=wal")
-            db.execute("pragma synchronous=normal")
-            db.executescript(_SCHEMA)
-            db.execute("select count(*) from results").fetchone()
-        except sqlite3.DatabaseError:
-            db.close()
-            raise
-        self._db = db
+    async def prepare(self) -> None:
+        """Makes the table."""
+        await self._db.prepare("results", VERSION, SCHEMA)
 
     async def find(self, space: str, key: bytes, request: bytes) -> Entry | None:
         """The entry for exactly this request, if its contents are still there."""
-        entry = self._recent.get((space, key))
-        if entry is None and self._max_bytes:
-            entry = await self._in_thread(self._get, space, key)
+        entry = await self._entry(space, key) if self._max_bytes else None
         outcome = "miss"
         if entry is not None:
             known = await self._content_or_none(space, entry.request)
@@ -99,17 +66,47 @@ class ResultCache:
                 outcome, entry = "collision", None
             else:
                 outcome = "hit"
-                self._recent.put((space, key), entry, 500)
         self._metrics.cache.labels(outcome).inc()
         return entry
 
+    async def _entry(self, space: str, key: bytes) -> Entry | None:
+        now = time.monotonic()
+        if (known := self._recent.get((space, key))) and now - known[1] < _TOUCH_EVERY:
+            return known[0]
+
+        def work(tx: Transaction) -> Entry | None:
+            if not tx.run("UPDATE results SET used = ? WHERE space = ? AND key = ?", tx.now, space, key.hex()):
+                return None
+            sql = "SELECT request_hash, request_size, result_hash, result_size FROM results WHERE space = ? AND key = ?"
+            row = tx.rows(sql, space, key.hex())[0]
+            return Entry(Digest(*row[:2]), Digest(*row[2:]))
+
+        entry = await self._db.run(_LOCK, work)
+        if entry is not None:
+            self._recent.put((space, key), (entry, now), _ENTRY_BYTES)
+        return entry
+
     async def add(self, space: str, key: bytes, entry: Entry) -> None:
-        """Remembers a result whose contents are in the blob store. What cannot be remembered is none of the caller's errors."""
+        """Remembers a result whose contents are in the blob store. That it cannot be remembered is none of the caller's errors."""
         if not self._max_bytes:
             return
-        with contextlib.suppress(sqlite3.Error):
-            for gone in await self._in_thread(self._put, space, key, entry):
-                self._recent.pop(gone)
+        digests = (entry.request.hash, entry.request.size, entry.result.hash, entry.result.size)
+
+        def work(tx: Transaction) -> tuple[int, int]:
+            tx.run("DELETE FROM results WHERE space = ? AND key = ?", space, key.hex())
+            tx.run("INSERT INTO results VALUES (?, ?, ?, ?, ?, ?, ?)", space, key.hex(), *digests, tx.now)
+            while (count := _count(tx))[0] > self._max_bytes:
+                oldest = tx.rows("SELECT space, key FROM results ORDER BY used, key LIMIT 1")[0]
+                tx.run("DELETE FROM results WHERE space = ? AND key = ?", *oldest)
+            return count
+
+        try:
+            total, entries = await self._db.run(_LOCK, work)
+        except ServiceError as e:
+            logs.event(log, logging.WARNING, "a result is not remembered", reason=e.reason, text=e.message)
+            return
+        self._metrics.cache_bytes.set(total)
+        self._metrics.cache_entries.set(entries)
 
     async def content(self, space: str, digest: Digest) -> bytes:
         """A content of a space, from memory if it is there. ServiceError NOT_FOUND."""
@@ -135,51 +132,10 @@ class ResultCache:
 
     async def _forget(self, space: str, key: bytes) -> None:
         self._recent.pop((space, key))
-        with contextlib.suppress(sqlite3.Error):
-            await self._in_thread(self._delete, space, key)
+        await self._db.run(_LOCK, lambda tx: tx.run("DELETE FROM results WHERE space = ? AND key = ?", space, key.hex()))
 
-    async def close(self) -> None:
-        """Ends it; what was added stays."""
-        await self._in_thread(self._close)
-        self._thread.shutdown()
 
-    # ---- in the thread
-
-    @property
-    def _open_db(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise sqlite3.ProgrammingError("the index is not open")
-        return self._db
-
-    def _get(self, space: str, key: bytes) -> Entry | None:
-        try:
-            sql = "update results set used=? where space=? and key=? returning request_hash, request_size, result_hash, result_size"
-            rows = self._open_db.execute(sql, (time.time(), space, key)).fetchall()
-        except sqlite3.Error:
-            return None
-        return Entry(Digest(*rows[0][:2]), Digest(*rows[0][2:])) if rows else None
-
-    def _put(self, space: str, key: bytes, entry: Entry) -> list[tuple[str, bytes]]:
-        row = (space, key, entry.request.hash, entry.request.size, entry.result.hash, entry.result.size, time.time())
-        self._open_db.execute("insert or replace into results values (?,?,?,?,?,?,?)", row)
-        evicted: list[tuple[str, bytes]] = []
-        while self._count() > self._max_bytes:
-            oldest = "delete from results where (space, key) in (select space, key from results order by used limit 1) returning space, key"
-            evicted += [(space, bytes(key)) for space, key in self._open_db.execute(oldest).fetchall()]
-        return evicted
-
-    def _delete(self, space: str, key: bytes) -> None:
-        self._open_db.execute("delete from results where space=? and key=?", (space, key))
-        self._count()
-
-    def _count(self) -> int:
-        sql = "select coalesce(sum(request_size + result_size), 0), count(*) from results"
-        total, entries = self._open_db.execute(sql).fetchone()
-        self._metrics.cache_bytes.set(total)
-        self._metrics.cache_entries.set(entries)
-        return total
-
-    def _close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+def _count(tx: Transaction) -> tuple[int, int]:
+    """(bytes, entries)."""
+    total, entries = tx.rows("SELECT COALESCE(SUM(request_size + result_size), 0), COUNT(*) FROM results")[0]
+    return int(total), int(entries)

@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 from disc_tf_server.app import Backends, Service, parsed_result, rename_texts
 from disc_tf_server.config import ServerConfig
+from disc_tf_server.database import SqliteDatabase
 from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 from google.rpc import error_details_pb2, status_pb2
@@ -168,7 +169,16 @@ async def front(tmp_path: Path, *, store: Any = None, blobs: Any = None, pool: A
     store, blobs, pool = store or MemoryStore(), blobs or MemoryBlobs(), pool or StandInPool()
     lease = getattr(store, "lease_seconds", 15.0)
     backends = Backends(
-        store, blobs, pool, canonical, rename_texts, parsed_result, lambda data: data[:32], b"f" * 32, lease_seconds=lease
+        SqliteDatabase(tmp_path / "index.sqlite"),
+        store,
+        blobs,
+        pool,
+        canonical,
+        rename_texts,
+        parsed_result,
+        lambda data: data[:32],
+        b"f" * 32,
+        lease_seconds=lease,
     )
     service = Service(config, backends)
     await service.start()
