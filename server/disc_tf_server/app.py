@@ -12,6 +12,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import grpc
+
 from disc_tf.remote.messages import message_class
 from disc_tf_server import logs, operations, optimizer
 from disc_tf_server.compiling import Check, Compiler
@@ -55,6 +57,12 @@ class Backends:
     tracing: Tracing = dataclasses.field(default_factory=Tracing)
     lease_seconds: float = LEASE_SECONDS
 
+    async def close(self) -> None:
+        """Ends the stores; what they hold stays."""
+        await self.store.close()
+        await self.blobs.close()
+        await self.database.close()
+
 
 class Service:
     """One front end. `start` it, `end` it; `Service.addresses` are where it listens."""
@@ -83,25 +91,27 @@ class Service:
         self.addresses: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics_server: Any = None
+        self._server: grpc.aio.Server | None = None
+        self._health: Health | None = None
 
     async def start(self) -> None:
         """Listens, and serves once a compile child is ready. OSError for an address, ChildFailed for children that do not start."""
         config, b = self.config, self._backends
         await self.results.prepare()
-        self._server = make_server(config)
+        server = self._server = make_server(config)
         quota = Quota(config.max_streams, "QUOTA_STREAMS", "open streams")
         rpcs = Rpcs(self.authenticator, self.metrics, b.tracing, quota)
         services = {optimizer.SERVICE: self.optimizer.methods(), operations.SERVICE: self.operations.methods(), **b.content}
         for service, methods in services.items():
-            self._server.add_generic_rpc_handlers((rpcs.service(service, methods),))
-        self._health = Health(self._server, services)
-        await self._health.set(False)
+            server.add_generic_rpc_handlers((rpcs.service(service, methods),))
+        health = self._health = Health(server, services)
+        await health.set(False)
         if config.reflection:
-            add_reflection(self._server, list(services))
-        self.addresses = bind(self._server, config.address, self._certificates.credentials() if self._certificates else None)
+            add_reflection(server, list(services))
+        self.addresses = bind(server, config.address, self._certificates.credentials() if self._certificates else None)
         if config.metrics_address:
             self._metrics_server = _serve_metrics(self.metrics, config.metrics_address)
-        await self._server.start()
+        await server.start()
         await b.pool.start()
         loop = asyncio.get_running_loop()
         self._tasks = [
@@ -109,27 +119,27 @@ class Service:
             loop.create_task(_every(_SWEEP_WORK, self._sweep_work)),
             loop.create_task(_every(_SWEEP_BLOBS, self._sweep_blobs)),
         ]
-        await self._health.set(True)
+        await health.set(True)
         logs.event(log, logging.INFO, "serving", addresses=" ".join(self.addresses), compiles=b.pool.size)
 
     async def end(self, drain_seconds: float) -> None:
         """Ends it: health NOT_SERVING first, running compiles finished in the time or handed back, streams told to go on elsewhere."""
         b = self._backends
         logs.event(log, logging.INFO, "draining", seconds=drain_seconds)
-        await self._health.end()
+        if self._health is not None:
+            await self._health.end()
         self.drain.advance(1)
         await self.worker.drain(drain_seconds)
         self.drain.advance(2)
-        await self._server.stop(2.0)
+        if self._server is not None:
+            await self._server.stop(2.0)
         await self.optimizer.close()
         await self.operations.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await b.pool.close()
-        await b.store.close()
-        await b.blobs.close()
-        await b.database.close()
+        await b.close()
         for threads in (self._reading, self._light):
             threads.close()
         if self._metrics_server is not None:

@@ -28,6 +28,8 @@ from disc_tf_server.rpc import Call, Method
 
 SERVICE = "disc_tf.v1.Optimizer"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+#: the first event of new work, so that a caller knows its operation at once
+_QUEUED = new("OptimizeEvent", queued=new("Queued")).SerializeToString()
 #: longest time of a dry run (seconds)
 INSPECT_SECONDS = 300.0
 
@@ -149,6 +151,7 @@ class Optimizer:
                 cost=1.0 + len(prepared.request) / (4 << 20),
                 cancel_on_disconnect=request.cancel_on_disconnect,
                 outcome=outcome,
+                queued=_QUEUED,
             )
         )
         if created and outcome is None and operation.shared > 1:

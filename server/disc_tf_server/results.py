@@ -1,7 +1,7 @@
 """The result cache: which result belongs to which canonical request.
 
-The contents lie in the blob store, in a namespace of each *space* (a principal, or the trusted group), which no caller can write to. Here is
-the index, a table: (space, key) -> digests of the request and of the result. It is a hit only if the request's bytes are equal.
+The contents lie in the blob store, in a namespace of each *space* (a principal, or the trusted group), which no caller can write to.
+Here is the index, a table: (space, key) -> digests of the request and of the result. It is a hit only if the request's bytes are equal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Entry:
 
 
 class ResultCache:
-    """At most ``max_bytes`` of requests and results; what was used least lately goes first. memory: bytes of contents kept in this process."""
+    """At most ``max_bytes`` of requests and results; what was used least lately goes first. memory: bytes kept in this process."""
 
     def __init__(self, blobs: BlobStore, database: Database, max_bytes: int, memory: int, metrics: Metrics) -> None:
         self._blobs, self._db, self._max_bytes, self._metrics = blobs, database, max_bytes, metrics

@@ -73,7 +73,7 @@ class Worker:
         self._runs: dict[str, _Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
-        self._freed = asyncio.Event()
+        self._freed, self._hurried = asyncio.Event(), asyncio.Event()
 
     def runs_here(self, work_id: str) -> bool:
         """Whether the work is being compiled by this worker."""
@@ -133,11 +133,19 @@ class Worker:
         """Takes nothing more. What runs may go on for so long, then it is handed back. Returns when nothing runs."""
         self._stopping.set()
         if self._tasks and seconds > 0:
-            await asyncio.wait(self._tasks, timeout=seconds)
+            hurry = asyncio.ensure_future(self._hurried.wait())
+            done = asyncio.ensure_future(asyncio.wait(self._tasks))
+            await asyncio.wait({hurry, done}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            hurry.cancel()
+            done.cancel()
         for run in self._runs.values():
             run.end(Stop.DRAIN)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._lease_seconds)
+
+    def hurry(self) -> None:
+        """A drain that is waiting waits no longer."""
+        self._hurried.set()
 
     # ---- one lease
 

@@ -86,6 +86,9 @@ class MemoryStore:
                 self.works[work.id] = work
                 self.by_key[s.key] = work.id
                 self.queue_order.append(work.id)
+                if s.queued:
+                    work.sequence = 1
+                    work.log.append(Event(1, now, "queued", s.queued))
             work.waiters[id] = now + s.timeout
             work_id, shared = work.id, len(work.waiters)
         operation = Operation(

@@ -59,7 +59,7 @@ def test_errors(tmp_path: Path, argv: list[str], environment: dict[str, str], fi
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="cannot read /nowhere/x.toml: No such file"):
+    with pytest.raises(ConfigError, match="cannot read /nowhere/x"):
         load(["--config", "/nowhere/x.toml"], {})
 
 

@@ -1,0 +1,62 @@
+"""The stores, children and keys of a server as its settings say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from disc_tf.remote.canonical import canonical
+from disc_tf_server.app import LEASE_SECONDS, Backends, parsed_result, rename_texts
+from disc_tf_server.blob_index import BlobLimits
+from disc_tf_server.children import ForkedChildPool
+from disc_tf_server.config import ConfigError, ServerConfig
+from disc_tf_server.content import ContentLimits, ContentService
+from disc_tf_server.content_rpcs import SERVICE as CONTENT
+from disc_tf_server.content_rpcs import content_methods
+from disc_tf_server.fingerprint import fingerprint
+from disc_tf_server.operation_tables import OperationLimits
+from disc_tf_server.stores import open_stores
+from disc_tf_server.tracing import tracing
+
+
+def pool_of(config: ServerConfig) -> Any:
+    """The pool of compile children. `ConfigError` for an executor that there is not."""
+    if config.executor != "local":
+        raise ConfigError(f"executor {config.executor!r}: this version has `local`")
+    return ForkedChildPool(config.children or len(os.sched_getaffinity(0)))
+
+
+async def open_backends(config: ServerConfig) -> Backends:
+    """Opens all of it. `ConfigError`, OSError, ServiceError for stores that do not answer."""
+    pool, traces = pool_of(config), tracing(config.trace_endpoint)
+    blob_limits = BlobLimits(
+        max_blob_bytes=config.max_blob_bytes,
+        quota_bytes=config.blob_bytes_per_principal,
+        total_bytes=config.blob_bytes,
+        max_uploads=config.max_uploads,
+        retention_s=config.blob_retention,
+    )
+    operation_limits = OperationLimits(
+        max_queue=config.queue_limit, max_operations=config.max_operations, retention_s=config.operation_retention, lease_s=LEASE_SECONDS
+    )
+    try:
+        stores = await open_stores(
+            config.path("."), operations=config.operations, blobs=config.blobs, blob_limits=blob_limits, operation_limits=operation_limits
+        )
+    except ValueError as e:
+        raise ConfigError(str(e)) from e
+    content = ContentService(stores.blobs, ContentLimits(max_digests=config.max_digests, max_streams=config.max_streams))
+    return Backends(
+        database=stores.database,
+        store=stores.operations,
+        blobs=stores.blobs,
+        pool=pool,
+        canonicalize=canonical,
+        rename=rename_texts,
+        check=parsed_result,
+        identify=lambda executable: executable[:0],
+        fingerprint=await asyncio.to_thread(fingerprint),
+        content={CONTENT: content_methods(content)},
+        tracing=traces,
+    )
