@@ -190,11 +190,11 @@ async def front(tmp_path: Path, *, store: Any = None, blobs: Any = None, pool: A
         await service.end(0.0)
 
 
-def run(coroutine: Any) -> Any:
+def run(coroutine: Any, seconds: float = 60) -> Any:
     """A test's coroutine, to its end; it may not hang."""
 
     async def bounded() -> Any:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(seconds):
             return await coroutine
 
     return asyncio.run(bounded())

@@ -1,0 +1,134 @@
+"""The command with real stores and real compile children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from disc_tf.frontend.tfproto import message_class as graph_message
+from disc_tf.frontend.tfproto import serialized
+from disc_tf.remote.messages import message_class, new
+from tests.server.harness import Client, request, run
+
+ROOT = Path(__file__).parents[2]
+
+
+def product(prefix: str = "") -> bytes:
+    """softmax(a @ b)."""
+    graph = graph_message("GraphDef")()
+    for name in ("a", "b"):
+        node = graph.node.add(name=prefix + name, op="Placeholder")
+        node.attr["dtype"].type = 1
+        for _ in range(2):
+            node.attr["shape"].shape.dim.add(size=-1)
+    for name, op, inputs in (("m", "MatMul", ("a", "b")), ("r", "Relu", ("m",)), ("y", "Softmax", ("r",))):
+        node = graph.node.add(name=prefix + name, op=op, input=[prefix + i for i in inputs])
+        node.attr["T"].type = 1
+    return serialized(graph)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'server'}"}
+
+
+@contextlib.asynccontextmanager
+async def server(directory: Path, *flags: str) -> AsyncIterator[tuple[Any, Client]]:
+    """The command in a process of its own: (process, client)."""
+    command = [sys.executable, "-m", "disc_tf_server", "--address", "127.0.0.1:0", "--data-dir", str(directory), "--children", "1", *flags]
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment(), stdout=asyncio.subprocess.PIPE, stderr=(directory.parent / f"{directory.name}.log").open("ab")
+    )
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), 120)  # type: ignore[union-attr]
+        address = line.decode().strip().rpartition(" ")[2]
+        assert address.startswith("127.0.0.1:"), (directory.parent / f"{directory.name}.log").read_text()
+        channel = grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        yield process, Client(channel)
+        await channel.close()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def test_compile_cache_and_restart(tmp_path: Path) -> None:
+    """A real compile, hits of the cache under other names and after a restart, a clean end; then a server that is killed in the middle of
+    a request and started again: the request ends well."""
+
+    async def check() -> None:
+        async with server(tmp_path / "data") as (process, client):
+            result, cached = await client.result(request(product()))
+            assert not cached and len(result.clusters) == 1 and sorted(result.clusters[0].nodes) == ["m", "r", "y"]
+            result, cached = await client.result(request(product("p/"), "p/y:0"))
+            assert cached and sorted(result.clusters[0].args) == ["p/a", "p/b"]
+            failure = await client.failure("Inspect", new("InspectRequest"))
+            assert failure.reason == "GRAPH_WANTED"
+            inspected = await client.call("Inspect", new("InspectRequest", graph=request(product("q/"), "q/y:0").graph))
+            assert b"q/m" in inspected.report_json
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 30) == 0
+        async with server(tmp_path / "data") as (process, client):
+            assert (await client.result(request(product())))[1]
+            message = request(product())
+            message.options.min_cluster_size = 1
+            call = client.stream("Optimize", message, timeout=120)
+            event = await call.read()
+            process.kill()
+            await process.wait()
+            with pytest.raises(grpc.aio.AioRpcError):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+        async with server(tmp_path / "data") as (process, client):
+            again = await client.events("Watch", new("WatchRequest", operation=event.operation), timeout=120)
+            assert again[-1].WhichOneof("event") == "result", again
+            assert len(message_class("CompileResult").FromString(again[-1].result.inline).clusters) == 1
+
+    run(check(), 300)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--address", "0.0.0.0:0"], 2, "can be reached from other machines"),
+        (["--tokens", "/nowhere/tokens"], 2, "cannot read /nowhere/tokens"),
+        (["--executor", "ray://h:1"], 2, "executor"),
+        (["--data-dir", "/proc/nothing"], 3, "cannot start"),
+        (["--address", "127.0.0.1:{port}"], 3, "cannot listen on"),
+    ],
+)
+def test_errors_at_the_start(tmp_path: Path, flags: list[str], code: int, message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    import socket
+
+    from disc_tf_server.cli import main
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        flags = [f.format(port=taken.getsockname()[1]) for f in flags]
+        defaults = [] if "--data-dir" in flags else ["--data-dir", str(tmp_path)]
+        assert main([*defaults, *flags], {}) == code
+    error = capfd.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_the_front_end_imports_no_compiler_and_no_tensorflow(tmp_path: Path) -> None:
+    script = """
+import sys
+import disc_tf_server.cli, disc_tf_server.app, disc_tf_server.backends
+from disc_tf_server.fingerprint import fingerprint
+from disc_tf_server.optimizer import op_types
+fingerprint(), op_types()
+print(sorted({m.partition(".")[0] for m in sys.modules} & {"tensorflow", "jax", "jaxlib", "keras"}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
