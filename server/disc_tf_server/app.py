@@ -14,7 +14,6 @@ from typing import Any
 
 import grpc
 
-from disc_tf.remote.messages import message_class
 from disc_tf_server import logs, operations, optimizer
 from disc_tf_server.compiling import Check, Compiler
 from disc_tf_server.config import ServerConfig, split_address
@@ -35,7 +34,6 @@ from disc_tf_server.worker import Worker, late_status, lost_status
 
 log = logging.getLogger("disc_tf_server")
 
-LEASE_SECONDS = 15.0
 _SWEEP_WORK, _SWEEP_BLOBS = 3.0, 60.0
 
 
@@ -55,7 +53,7 @@ class Backends:
     signer: Signer | None = None
     content: Mapping[str, list[Method]] = dataclasses.field(default_factory=dict)
     tracing: Tracing = dataclasses.field(default_factory=Tracing)
-    lease_seconds: float = LEASE_SECONDS
+    lease_seconds: float = 15.0
 
     async def close(self) -> None:
         """Ends the stores; what they hold stays."""
@@ -197,13 +195,3 @@ def rename_texts(result: Any, names: Mapping[str, str]) -> Any:
     from disc_tf.remote.result import rename_result
 
     return rename_result(result, functools.partial(renamed_text, names=names))
-
-
-def parsed_result(data: bytes) -> Any:
-    """A CompileResult from bytes. ValueError."""
-    from google.protobuf.message import DecodeError
-
-    try:
-        return message_class("CompileResult").FromString(data)
-    except DecodeError as e:
-        raise ValueError(f"not a CompileResult: {e}") from e

@@ -7,7 +7,10 @@ import os
 from typing import Any
 
 from disc_tf.remote.canonical import canonical
-from disc_tf_server.app import LEASE_SECONDS, Backends, parsed_result, rename_texts
+from disc_tf.remote.check import check_result
+from disc_tf.runtime.artifact import unpack
+from disc_tf.runtime.identity import code_identity
+from disc_tf_server.app import Backends, rename_texts
 from disc_tf_server.blob_index import BlobLimits
 from disc_tf_server.children import ForkedChildPool
 from disc_tf_server.config import ConfigError, ServerConfig
@@ -27,6 +30,11 @@ def pool_of(config: ServerConfig) -> Any:
     return ForkedChildPool(config.children or len(os.sched_getaffinity(0)))
 
 
+def identity(executable: bytes) -> bytes:
+    """What a signature says of a cluster's artefact (it was checked when the child returned it)."""
+    return code_identity(unpack(executable))
+
+
 async def open_backends(config: ServerConfig) -> Backends:
     """Opens all of it. `ConfigError`, OSError, ServiceError for stores that do not answer."""
     pool, traces = pool_of(config), tracing(config.trace_endpoint)
@@ -38,7 +46,7 @@ async def open_backends(config: ServerConfig) -> Backends:
         retention_s=config.blob_retention,
     )
     operation_limits = OperationLimits(
-        max_queue=config.queue_limit, max_operations=config.max_operations, retention_s=config.operation_retention, lease_s=LEASE_SECONDS
+        max_queue=config.queue_limit, max_operations=config.max_operations, retention_s=config.operation_retention, lease_s=config.lease
     )
     try:
         stores = await open_stores(
@@ -54,9 +62,10 @@ async def open_backends(config: ServerConfig) -> Backends:
         pool=pool,
         canonicalize=canonical,
         rename=rename_texts,
-        check=parsed_result,
-        identify=lambda executable: executable[:0],
+        check=check_result,
+        identify=identity,
         fingerprint=await asyncio.to_thread(fingerprint),
         content={CONTENT: content_methods(content)},
         tracing=traces,
+        lease_seconds=config.lease,
     )

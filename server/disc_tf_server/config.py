@@ -126,6 +126,7 @@ class ServerConfig:
     signing_key: str = _setting("", string, "sign results with this Ed25519 key (see docs/service.md); none: results are not signed", "F")
     signature_lifetime: float = _setting(90 * 86400.0, seconds, "how long a signature is valid", "TIME", least=60)
     # ---- running it
+    lease: float = _setting(15.0, seconds, "how long work of a server that died waits before it is begun again", "TIME", least=1)
     drain: float = _setting(30.0, seconds, "after SIGTERM, how long running compiles may go on before they are handed back", "TIME")
     metrics_address: str = _setting("", string, "serve Prometheus metrics over HTTP here (HOST:PORT); none: not at all", "A")
     reflection: bool = _setting(False, boolean, "serve gRPC reflection (for grpcurl)")

@@ -17,11 +17,11 @@ from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.tfproto import graph_from_bytes, message_class, serialized
 from disc_tf.options import TARGETS, OptionError
 from disc_tf.remote.messages import new
+from disc_tf.remote.wire import WireError, check_elements
 from disc_tf_server.config import ServerConfig
 from disc_tf_server.errors import invalid
 from disc_tf_server.gate import FairGate
 from disc_tf_server.interfaces import BlobStore, Digest, ServiceError
-from disc_tf_server.limits import check_elements
 from disc_tf_server.lru import Lru
 from disc_tf_server.principals import Principal
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 #: (graph, outputs, feeds, options) -> `disc_tf.remote.canonical.Canonical`
 Canonicalize = Callable[[Any, list[str], list[str], Any], Any]
 _MEMO_BYTES = 64 << 20
+#: fields, messages and list elements of a graph, for each node that it may have
+_ELEMENTS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +122,8 @@ class Intake:
 
     def _prepared(self, data: bytes, outputs: list[str], feeds: list[str], options: Any, space: str) -> Prepared:
         limits = self._config
-        check_elements(data, message_class("GraphDef").DESCRIPTOR, 40 * limits.max_nodes)
         try:
+            check_elements(data, message_class("GraphDef").DESCRIPTOR, _ELEMENTS * limits.max_nodes)
             graph_def = graph_from_bytes(data)
             functions = len(graph_def.library.function)
             if functions > limits.max_functions:
@@ -130,6 +132,8 @@ class Intake:
             if nodes > limits.max_nodes:
                 raise _too_many("nodes", nodes, limits.max_nodes)
             canonical = self._canonicalize(graph_def, outputs, feeds, options)
+        except WireError as e:
+            raise invalid("GRAPH_REFUSED", f"not a GraphDef that this server takes: {e}", "graph") from e
         except (GraphError, OptionError) as e:
             raise invalid("GRAPH_REFUSED", str(e), "graph") from e
         request = new("OptimizeRequest")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from disc_tf_server.app import Backends, Service, parsed_result, rename_texts
+from disc_tf_server.app import Backends, Service, rename_texts
 from disc_tf_server.config import ServerConfig
 from disc_tf_server.database import SqliteDatabase
 from google.longrunning import operations_pb2
@@ -21,6 +21,7 @@ from google.rpc import error_details_pb2, status_pb2
 from disc_tf.frontend.tfproto import message_class as graph_message
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.remote.canonical import canonical
+from disc_tf.remote.check import check_result
 from disc_tf.remote.messages import message_class, new
 from tests.server.standins import MemoryBlobs, MemoryStore, StandInPool
 
@@ -175,7 +176,7 @@ async def front(tmp_path: Path, *, store: Any = None, blobs: Any = None, pool: A
         pool,
         canonical,
         rename_texts,
-        parsed_result,
+        check_result,
         lambda data: data[:32],
         b"f" * 32,
         lease_seconds=lease,

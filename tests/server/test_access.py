@@ -132,6 +132,7 @@ def _bad(**changes: Any) -> Any:
         ({"graph__feeds": [""]}, "BAD_NAME", "graph.feeds"),
         ({"graph__outputs": ["nothing:0"]}, "GRAPH_REFUSED", "graph"),
         ({"graph__inline": b"\xff\xff"}, "GRAPH_REFUSED", "graph"),
+        ({"graph__inline": b"\x0a\x00" * 1500}, "GRAPH_TOO_LARGE", "graph"),
         ({"graph__inline": b"x" * 5000}, "GRAPH_TOO_LARGE", "graph.inline"),
         ({"graph__inline": graph(*(f"n{i}" for i in range(30)))}, "GRAPH_TOO_LARGE", "graph"),
         ({"options__targets": ["z80"]}, "UNKNOWN_TARGET", "options.targets"),

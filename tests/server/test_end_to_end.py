@@ -61,9 +61,8 @@ async def server(directory: Path, *flags: str) -> AsyncIterator[tuple[Any, Clien
             await process.wait()
 
 
-def test_compile_cache_and_restart(tmp_path: Path) -> None:
-    """A real compile, hits of the cache under other names and after a restart, a clean end; then a server that is killed in the middle of
-    a request and started again: the request ends well."""
+def test_compile_and_cache(tmp_path: Path) -> None:
+    """A real compile, a hit of the cache under other names, a dry run, a clean end."""
 
     async def check() -> None:
         async with server(tmp_path / "data") as (process, client):
@@ -77,8 +76,17 @@ def test_compile_cache_and_restart(tmp_path: Path) -> None:
             assert b"q/m" in inspected.report_json
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 30) == 0
+
+    run(check(), 200)
+
+
+@pytest.mark.slow
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    """Killed in the middle of a request: the next server on the same stores ends it well. Its cache is there again, too."""
+
+    async def check() -> None:
         async with server(tmp_path / "data") as (process, client):
-            assert (await client.result(request(product())))[1]
+            assert not (await client.result(request(product())))[1]
             message = request(product())
             message.options.min_cluster_size = 1
             call = client.stream("Optimize", message, timeout=120)
@@ -88,7 +96,8 @@ def test_compile_cache_and_restart(tmp_path: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError):
                 while await call.read() is not grpc.aio.EOF:
                     pass
-        async with server(tmp_path / "data") as (process, client):
+        async with server(tmp_path / "data", "--lease", "2s") as (process, client):
+            assert (await client.result(request(product("other/"), "other/y:0")))[1]
             again = await client.events("Watch", new("WatchRequest", operation=event.operation), timeout=120)
             assert again[-1].WhichOneof("event") == "result", again
             assert len(message_class("CompileResult").FromString(again[-1].result.inline).clusters) == 1
