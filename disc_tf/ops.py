@@ -119,7 +119,8 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
         xs = [tf.identity(v) for v in values[:n]]
         ys = _call_original(definition, called, xs)
         found = tf.gradients([ys[i] for i in given], [xs[i] for i in wanted], list(values[n:]), unconnected_gradients="zero")
-        return [tf.convert_to_tensor(g) for g in found]
+        # Rows that were looked up stay rows: the gradient of a lookup must not be as large as the table.
+        return [g if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in found]
 
     result: list[Any] = [None] * n
     if given and wanted:

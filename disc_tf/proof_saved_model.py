@@ -35,6 +35,7 @@ def prove_saved_model(
     *,
     timing: bool = True,
     time_budget: float = 0,
+    spent: float = 0,
     threads: int = 0,
     points: int = 6,
     sizes: Sequence[Mapping[str, int]] | None = None,
@@ -44,15 +45,15 @@ def prove_saved_model(
     """Verify (and time) the directory ``candidate`` against ``original``; put back clusters that fail; fill the `SavedModelReport`.
 
     put_back: makes ``candidate`` again with exactly these clusters (keys of ``report.clusters``) in TensorFlow. time_budget: seconds after
-    which nothing is timed any more and no further shape is tried (0: none); every signature is compared at least once. sizes: shapes
-    instead of generated ones, for models of one signature. ``report.verified`` is False only if even the model with every cluster put back
-    differs, and None, with a warning, if no result could be compared.
+    which nothing is timed any more and no further shape is tried (0: none), ``spent`` of which are gone; every signature is compared at
+    least once. sizes: shapes instead of generated ones, for models of one signature. ``report.verified`` is False only if even the model
+    with every cluster put back differs, and None, with a warning, if no result could be compared.
     """
     if not runs_here(report.options["targets"]):
         progress(FOREIGN)
         report.warnings.append(FOREIGN)
         return
-    proof = _Proof(candidate, report, put_back, timing, time_budget, progress)
+    proof = _Proof(candidate, report, put_back, timing, time_budget, spent, progress)
     compiled = [f for f in report.functions if f.status == "compiled" and f.name != MAIN_GRAPH]
     plan = plan_model(original, tags=report.tags or None, signatures=report.signatures, functions=[f.name for f in compiled])
     two_bodies = any(c.bodies == 2 for c in report.compiled_clusters)
@@ -73,12 +74,13 @@ class _Proof:
         put_back: Callable[[Collection[str]], None],
         timing: bool,
         time_budget: float,
+        spent: float,
         progress: Callable[[str], None],
     ) -> None:
         self.candidate, self.report, self.put_back = candidate, report, put_back
         self.timing, self.progress = timing, progress
         self.budget = time_budget
-        self.deadline = time.monotonic() + time_budget if time_budget else math.inf
+        self.deadline = time.monotonic() + time_budget - spent if time_budget else math.inf
         self.gone: list[str] = []
 
     def run(self, check: ModelCheck) -> None:

@@ -11,42 +11,40 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
+import functools
 import json
 import lzma
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from disc_tf.frontend.functions import every_node
-from disc_tf.frontend.saved_model import (
-    FILE,
-    TEXT_FILE,
-    SavedModelError,
-    choose_meta_graph,
-    read_saved_model,
-    signature_names,
-    write_saved_model,
-)
+from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model, signature_names
+from disc_tf.optimizer import Compiled
 from disc_tf.options import Options
-from disc_tf.publish import PublishError, check_destination, make_writable, staged
+from disc_tf.publish import PublishError, check_destination, staged
 from disc_tf.report import NOT_VERIFIED
+from disc_tf.saved_model_files import EXTRA, FINGERPRINT, copy_rest, digest_of, graph_file, set_op_list, write_message
 from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.saved_model_rewrite import Rewritten, originals_again, rewrite_meta_graph
 from disc_tf.saved_model_source import as_directory
 from disc_tf.version import __version__
 
-EXTRA = "assets.extra"
 #: what we keep in a model that we wrote
 OURS = f"{EXTRA}/disc_tf"
 MARKER = f"{OURS}/model.json"
-FINGERPRINT = "fingerprint.pb"
 
 Progress = Callable[[str], None]
-#: fills the report's verification for a candidate directory; may call back to put clusters back
-Prove = Callable[[Path, Path, SavedModelReport, Callable[[Collection[str]], None]], None]
+
+
+class Prove(Protocol):
+    """Fills the report's verification for a candidate directory; may call back to put clusters back. ``spent``: seconds of the time budget
+    that are gone already."""
+
+    def __call__(
+        self, source: Path, candidate: Path, report: SavedModelReport, put_back: Callable[[Collection[str]], None], /, *, spent: float
+    ) -> None: ...
 
 
 @dataclasses.dataclass
@@ -78,7 +76,8 @@ def optimize_saved_model(
     """Compile what the signatures and the methods of a SavedModel compute, and write the result to ``dst``.
 
     src: a SavedModel's directory, a `.keras` or `.h5` file, a Keras model, a `tf.Module`, a `tf.function` with an input signature or one
-    concrete function; objects are saved first. tags: of the graph to compile (default: ``serve``). signatures: compile only these.
+    concrete function; objects are saved first. tags: compile only the MetaGraph that has just these (default: every one but those for
+    training, see `choose_meta_graphs`). signatures: compile only these.
     all_functions: also methods for training and those of inner objects. freeze: bake the variables' values in; what is left then are the
     signatures. overwrite: replace ``dst`` in one step. dry_run: say what would be compiled. verify, timing: run every signature against
     TensorFlow before anything is published; clusters that differ, or that are slower, are put back. threads: of that
@@ -100,68 +99,112 @@ def optimize_saved_model(
         if read_marker(source) is not None:
             raise SavedModelError(f"{source} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
         message = read_saved_model(source)
-        meta = choose_meta_graph(message, tags)
-        report = _report(source, meta, signatures, settings)
+        parts = [_Part(c, _report(source, c, settings)) for c in choose_meta_graphs(message, tags, signatures)]
+        report = parts[0].report
+        report.other_graphs = [part.report for part in parts[1:]]
         report.times_ms["read"] = (time.perf_counter() - start) * 1e3
+        looked_at = [part for part in parts if not part.choice.reason]
         if dry_run:
-            _compile(meta, settings, report, signatures, all_functions, True, progress)
+            _compile(looked_at, settings, all_functions, True, progress)
             return SavedModelResult(None, report)
         assert dst is not None
         with _files(dst), staged(dst, overwrite=overwrite, source=own or source) as directory:
-            rewritten = _compile(meta, settings, report, signatures, all_functions, False, progress)
-            _copy_rest(source, directory)
-            _write(source, directory, message, meta, rewritten.without(()), report)
-            if not verify:
-                report.warnings.append(NOT_VERIFIED)
-            elif report.compiled_clusters:
+            _compile(looked_at, settings, all_functions, False, progress)
+            copy_rest(source, directory)
 
-                def put_back(names: Collection[str]) -> None:
-                    _write(source, directory, message, meta, rewritten.without(names), report)
+            def write() -> None:
+                _write(source, directory, message, looked_at)
 
-                (prove or _prove(timing, threads, settings.time_budget, progress))(source, directory, report, put_back)
+            write()
+            if verify:
+                limits = {"timing": timing, "threads": threads, "time_budget": settings.time_budget, "progress": progress}
+                _prove(prove or functools.partial(_default_proof, **limits), source, directory, looked_at, write)
+            else:
+                for part in looked_at:
+                    part.report.warnings.append(NOT_VERIFIED)
             _mark(source, directory, report)
         report.times_ms["all"] = (time.perf_counter() - start) * 1e3
         return SavedModelResult(Path(dst), report)
 
 
-def _prove(timing: bool, threads: int, time_budget: float, progress: Progress) -> Prove:
-    def run(source: Path, candidate: Path, report: SavedModelReport, put_back: Callable[[Collection[str]], None]) -> None:
-        from disc_tf.proof_saved_model import prove_saved_model
+@dataclasses.dataclass
+class _Part:
+    """A MetaGraph on its way. ``rewritten``: what was compiled of it; ``now``: as it is in the candidate."""
 
-        limits = {"timing": timing, "threads": threads, "time_budget": time_budget}
-        prove_saved_model(source, candidate, report, put_back, progress=progress, **limits)
+    choice: Choice
+    report: SavedModelReport
+    rewritten: Rewritten | None = None
+    now: Any = None
 
-    return run
+    def without(self, names: Collection[str]) -> None:
+        """Have these clusters (keys of ``report.clusters``) in TensorFlow."""
+        assert self.rewritten is not None
+        self.now = self.rewritten.without(names)
+        if self.now is not self.choice.meta and self.report.compiled_clusters:
+            set_op_list(self.now)
 
 
-def _report(source: Path, meta: Any, signatures: Sequence[str] | None, settings: Options) -> SavedModelReport:
+def _report(source: Path, choice: Choice, settings: Options) -> SavedModelReport:
     return SavedModelReport(
         compiler_version=__version__,
-        source_digest=_digest(source),
-        tags=sorted(meta.meta_info_def.tags),
-        signatures=list(signatures) if signatures is not None else signature_names(meta),
+        source_digest=digest_of(source),
+        tags=choice.tags,
+        signatures=choice.signatures if choice.signatures is not None else signature_names(choice.meta),
         options=settings.to_dict(),
+        reason=choice.reason,
     )
 
 
-def _compile(
-    meta: Any,
-    settings: Options,
-    report: SavedModelReport,
-    signatures: Sequence[str] | None,
-    all_functions: bool,
-    dry_run: bool,
-    progress: Progress,
-) -> Rewritten:
-    start = time.perf_counter()
-    rewritten = rewrite_meta_graph(
-        meta, settings, signatures=signatures, all_functions=all_functions, dry_run=dry_run, progress=progress
-    )
-    report.functions, report.skipped = rewritten.functions, rewritten.skipped
-    if not rewritten.functions:
-        report.warnings.append("nothing was looked at: the model has no signatures and no methods")
-    report.times_ms["compile"] = (time.perf_counter() - start) * 1e3
-    return rewritten
+def _compile(parts: Sequence[_Part], settings: Options, all_functions: bool, dry_run: bool, progress: Progress) -> None:
+    compiled: Compiled = {}
+    for part in parts:
+        start = time.perf_counter()
+        where = f"[{part.choice.title}] " if len(parts) > 1 else ""
+        part.rewritten = rewrite_meta_graph(
+            part.choice.meta,
+            settings,
+            signatures=part.choice.signatures,
+            all_functions=all_functions,
+            dry_run=dry_run,
+            compiled=compiled,
+            progress=lambda text, where=where: progress(where + text),
+        )
+        report = part.report
+        report.functions, report.skipped = part.rewritten.functions, part.rewritten.skipped
+        if not report.functions:
+            report.warnings.append("nothing was looked at: the model has no signatures and no methods")
+        report.times_ms["compile"] = (time.perf_counter() - start) * 1e3
+        if not dry_run:
+            part.without(())
+
+
+def _write(source: Path, directory: Path, message: Any, parts: Sequence[_Part]) -> None:
+    """Write the message with the MetaGraphs of ``parts`` as they are now."""
+    new = type(message)()
+    new.CopyFrom(message)
+    for part in parts:
+        new.meta_graphs[part.choice.index].CopyFrom(part.now)
+    write_message(source, directory, new)
+
+
+def _prove(prove: Prove, source: Path, directory: Path, parts: Sequence[_Part], write: Callable[[], None]) -> None:
+    """MetaGraph after MetaGraph, each loaded by its tags; a time budget is for all of them."""
+    start = time.monotonic()
+    for part in parts:
+        if not part.report.compiled_clusters:
+            continue
+
+        def put_back(names: Collection[str], part: _Part = part) -> None:
+            part.without(names)
+            write()
+
+        prove(source, directory, part.report, put_back, spent=time.monotonic() - start)
+
+
+def _default_proof(source: Path, candidate: Path, report: SavedModelReport, put_back: Any, **limits: Any) -> None:
+    from disc_tf.proof_saved_model import prove_saved_model
+
+    prove_saved_model(source, candidate, report, put_back, **limits)
 
 
 @contextlib.contextmanager
@@ -173,93 +216,23 @@ def _files(destination: str | Path) -> Iterator[None]:
         raise PublishError(f"cannot write {destination}: {e}") from e
 
 
-# ---- files -------------------------------------------------------------------------------------------------------
-
-
-def _graph_file(directory: Path) -> Path:
-    return directory / FILE if (directory / FILE).exists() else directory / TEXT_FILE
-
-
-def _digest(directory: Path) -> str:
-    return hashlib.sha256(_graph_file(directory).read_bytes()).hexdigest()
-
-
-def _copy_rest(source: Path, directory: Path) -> None:
-    """Everything but the graph itself, its fingerprint and what an earlier optimisation left."""
-
-    def ignore(where: str, names: list[str]) -> list[str]:
-        at = Path(where)
-        if at == source:
-            return [n for n in names if n in (FILE, TEXT_FILE, FINGERPRINT)]
-        return ["disc_tf"] if at == source / EXTRA and "disc_tf" in names else []
-
-    shutil.copytree(source, directory, ignore=ignore, ignore_dangling_symlinks=True, dirs_exist_ok=True)
-    make_writable(directory)  # the source may be read-only
-
-
-def _write(source: Path, directory: Path, message: Any, meta: Any, changed: Any, report: SavedModelReport) -> None:
-    """Write the message with one of its MetaGraphs changed."""
-    new = type(message)()
-    new.CopyFrom(message)
-    index = next(i for i, m in enumerate(message.meta_graphs) if m is meta)
-    new.meta_graphs[index].CopyFrom(changed)
-    if report.compiled_clusters:
-        _set_op_list(new.meta_graphs[index])
-    _write_message(source, directory, new)
-
-
-def _write_message(source: Path, directory: Path, message: Any) -> None:
-    """`saved_model.pb`, and the fingerprint of it if the source has one."""
-    write_saved_model(directory, message)
-    if (source / FINGERPRINT).exists():
-        (directory / FINGERPRINT).write_bytes(_fingerprint(directory, (source / FINGERPRINT).read_bytes()))
-
-
-def _set_op_list(meta: Any) -> None:
-    """`stripped_op_list` as TensorFlow makes it for the new graph (our op included)."""
-    import tensorflow as tf
-    from tensorflow.python.framework.meta_graph import stripped_op_list_for_graph
-    from tensorflow.python.framework.op_def_registry import get as find_op
-
-    from disc_tf.ops import OP_NAME, load_op_library
-
-    load_op_library()
-    graph = tf.compat.v1.GraphDef.FromString(meta.graph_def.SerializeToString())
-    try:
-        found = stripped_op_list_for_graph(graph)
-    except Exception:  # ops that this process does not know: ours is added to what the file says
-        listed = meta.meta_info_def.stripped_op_list.op
-        if OP_NAME not in {op.name for op in listed} and any(n.op == OP_NAME for n in every_node(meta.graph_def)):
-            listed.add().MergeFromString(find_op(OP_NAME).SerializeToString())
-        return
-    meta.meta_info_def.stripped_op_list.Clear()
-    meta.meta_info_def.stripped_op_list.MergeFromString(found.SerializeToString())
-
-
-def _fingerprint(directory: Path, original: bytes) -> bytes:
-    """TensorFlow's fingerprint of the new files; the original's where TensorFlow cannot make one."""
-    try:
-        from tensorflow.python.saved_model.pywrap_saved_model import fingerprinting
-
-        return fingerprinting.CreateFingerprintDef(str(directory))
-    except Exception:  # an older TensorFlow
-        return original
+# ---- what we leave in a model ------------------------------------------------------------------------------------
 
 
 def _mark(source: Path, directory: Path, report: SavedModelReport) -> None:
     """What `restore_saved_model` and later readers need, in a folder of our own."""
     ours = directory / OURS
     ours.mkdir(parents=True, exist_ok=True)
-    file = _graph_file(source)
+    file = graph_file(source)
     (ours / f"original.{file.name}.xz").write_bytes(lzma.compress(file.read_bytes(), preset=1))
     if (source / FINGERPRINT).exists():
         shutil.copyfile(source / FINGERPRINT, ours / f"original.{FINGERPRINT}")
     marker = {
         "made_by": f"disc_tf {report.compiler_version}",
         "source_digest": report.source_digest,
-        "digest": _digest(directory),
-        "clusters": sorted(name for name, c in report.clusters.items() if c.status == "compiled"),
-        "verified": report.verified,
+        "digest": digest_of(directory),
+        "clusters": sorted(name for name, c in report.clusters_of_all.items() if c.status == "compiled"),
+        "verified": report.verified_all,
     }
     (directory / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
 
@@ -291,7 +264,7 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
     source = Path(src)
     message = read_saved_model(source)
     marker = read_marker(source)
-    exact = marker is not None and marker.get("digest") == _digest(source) and bool(_kept(source))
+    exact = marker is not None and marker.get("digest") == digest_of(source) and bool(_kept(source))
     launches = 0
     if not exact:
         for meta in message.meta_graphs:
@@ -299,7 +272,7 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
         if not launches and marker is None:
             raise SavedModelError(f"{source} was not optimised by disc_tf: there is nothing to restore")
     with _files(dst), staged(dst, overwrite=overwrite, source=source) as directory:
-        _copy_rest(source, directory)
+        copy_rest(source, directory)
         if exact:
             kept = _kept(source)[0]
             (directory / kept.name.removeprefix("original.").removesuffix(".xz")).write_bytes(_unpacked(kept))
@@ -307,8 +280,8 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
                 shutil.copyfile(source / OURS / f"original.{FINGERPRINT}", directory / FINGERPRINT)
         else:
             for meta in message.meta_graphs:
-                _set_op_list(meta)
-            _write_message(source, directory, message)
+                set_op_list(meta)
+            write_message(source, directory, message)
         extra = directory / EXTRA
         if extra.is_dir() and not any(extra.iterdir()):
             extra.rmdir()

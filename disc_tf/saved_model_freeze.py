@@ -20,7 +20,7 @@ from disc_tf.frontend.saved_model import (
     MAX_GRAPH,
     TOO_LARGE,
     SavedModelError,
-    choose_meta_graph,
+    choose_meta_graphs,
     reached_nodes,
     read_saved_model,
     signature_names,
@@ -35,12 +35,28 @@ _KEPT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "saved_model_asset
 
 
 def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None = None, tags: Sequence[str] | None = None) -> None:
-    """Write the frozen model to the new directory ``dst``. `SavedModelError` if a signature changes variables, or TensorFlow cannot."""
+    """Write the frozen model to the new directory ``dst``: every MetaGraph that `choose_meta_graphs` looks at, the others are left out.
+    `SavedModelError` if a signature changes variables, or TensorFlow cannot."""
     message = read_saved_model(src)
-    meta = choose_meta_graph(message, tags)
-    names = list(signatures) if signatures is not None else signature_names(meta)
-    if not names:
+    new = type(message)()
+    new.saved_model_schema_version = message.saved_model_schema_version
+    for choice in sorted(choose_meta_graphs(message, tags, signatures), key=lambda c: c.index):
+        names = choice.signatures if choice.signatures is not None else signature_names(choice.meta)
+        if names and not choice.reason:
+            _freeze(src, choice.meta, names, new.meta_graphs.add())
+    if not new.meta_graphs:
         raise SavedModelError(f"{src} has no signature: nothing would be left of it")
+    if new.ByteSize() >= MAX_GRAPH:
+        raise SavedModelError(f"cannot freeze {src}: {TOO_LARGE}")
+    dst.mkdir(parents=True)
+    for folder in ("assets", "assets.extra"):
+        if (src / folder).is_dir():
+            shutil.copytree(src / folder, dst / folder)
+    write_saved_model(dst, new)
+
+
+def _freeze(src: Path, meta: Any, names: Sequence[str], frozen: Any) -> None:
+    """Fill ``frozen`` with what is left of a MetaGraph."""
     outputs = [parse_tensor(t)[0] for n in names for t in signature_tensors(meta.signature_def[n], "outputs").values()]
     inputs = [parse_tensor(t)[0] for n in names for t in signature_tensors(meta.signature_def[n], "inputs").values()]
     assets = [a.tensor_info.name.partition(":")[0] for a in meta.asset_file_def]
@@ -49,9 +65,6 @@ def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None
     graph_def = _constants(src, meta, kept)
     if graph_def.ByteSize() >= MAX_GRAPH:
         raise SavedModelError(f"cannot freeze {src}: {TOO_LARGE}")
-    new = type(message)()
-    new.saved_model_schema_version = message.saved_model_schema_version
-    frozen = new.meta_graphs.add()
     frozen.meta_info_def.CopyFrom(meta.meta_info_def)
     frozen.graph_def.MergeFromString(graph_def.SerializeToString())
     _drop_unused(frozen.graph_def)
@@ -63,11 +76,6 @@ def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None
             frozen.collection_def[name].CopyFrom(meta.collection_def[name])
     if _INIT_SIGNATURE in meta.signature_def and not any(k in frozen.collection_def for k in _KEPT_COLLECTIONS[:2]):
         frozen.collection_def[_KEPT_COLLECTIONS[0]].node_list.value.extend(_initialiser(meta))
-    dst.mkdir(parents=True)
-    for folder in ("assets", "assets.extra"):
-        if (src / folder).is_dir():
-            shutil.copytree(src / folder, dst / folder)
-    write_saved_model(dst, new)
 
 
 def _drop_unused(graph_def: Any) -> None:

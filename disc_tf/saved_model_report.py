@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
+from disc_tf.frontend.saved_model import title_of
 from disc_tf.report import REPORT_VERSION, ClusterReport, Report, ShapeResult, compiled_line, shape_line
 
 #: how the main graph is named among the functions
@@ -27,8 +28,12 @@ class FunctionReport:
 
 @dataclasses.dataclass
 class SavedModelReport:
-    """``skipped``: function -> why it was not looked at. ``source_digest``: sha256 of the original's saved_model file.
-    ``verification``: by signature. ``verified``: None if nothing could be compared or it was not asked for."""
+    """Of one MetaGraph, the first that was looked at; those of the file's others are in ``other_graphs``.
+
+    ``skipped``: function -> why it was not looked at. ``source_digest``: sha256 of the original's saved_model file.
+    ``verification``: by signature. ``verified``: None if nothing could be compared or it was not asked for. ``reason``: why the whole
+    MetaGraph was left as it is, "" if it was looked at.
+    """
 
     compiler_version: str = ""
     source_digest: str = ""
@@ -41,6 +46,31 @@ class SavedModelReport:
     times_ms: dict[str, float] = dataclasses.field(default_factory=dict)
     verification: dict[str, list[ShapeResult]] = dataclasses.field(default_factory=dict)
     verified: bool | None = None
+    reason: str = ""
+    other_graphs: list[SavedModelReport] = dataclasses.field(default_factory=list)
+
+    @property
+    def graphs(self) -> list[SavedModelReport]:
+        """The reports of all MetaGraphs, this one first."""
+        return [self, *self.other_graphs]
+
+    @property
+    def title(self) -> str:
+        """The MetaGraph's tags."""
+        return title_of(self.tags)
+
+    @property
+    def clusters_of_all(self) -> dict[str, ClusterReport]:
+        """`clusters` of all MetaGraphs; with the tags before each name, where there are several."""
+        if not self.other_graphs:
+            return self.clusters
+        return {f"[{g.title}] {name}": c for g in self.graphs for name, c in g.clusters.items()}
+
+    @property
+    def verified_all(self) -> bool | None:
+        """`verified` for every MetaGraph with compiled clusters: False if one differs, None if one could not be compared."""
+        found = [g.verified for g in self.graphs if g.compiled_clusters or g.verified is not None]
+        return False if False in found else None if None in found or not found else True
 
     @property
     def reports(self) -> dict[str, Report]:
@@ -75,13 +105,25 @@ class SavedModelReport:
         return dict(sum((Counter(r.reasons) for r in self.reports.values()), Counter()).most_common())
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        data = {"report_version": REPORT_VERSION, "kind": "saved_model", "coverage": self.coverage, "reasons": self.reasons}
-        return json.dumps({**data, **dataclasses.asdict(self)}, indent=indent)
+        return json.dumps({"report_version": REPORT_VERSION, "kind": "saved_model", **self._data()}, indent=indent)
+
+    def _data(self) -> dict[str, Any]:
+        others = [g._data() for g in self.other_graphs]
+        return {"coverage": self.coverage, "reasons": self.reasons, **dataclasses.asdict(self), "other_graphs": others}
 
     def to_text(self) -> str:
-        """A summary for a terminal."""
+        """A summary for a terminal, MetaGraph after MetaGraph."""
+        lines = []
+        for g in self.graphs:
+            lines += g._lines("a SavedModel" if g is self else "another graph of it")
+        return "\n".join(lines)
+
+    def _lines(self, what: str) -> list[str]:
+        said = f"{what} ({self.title}), signatures {', '.join(self.signatures) or '(none)'}"
+        if self.reason:
+            return [f"{said}: left as it is: {self.reason}"]
         lines = [
-            f"disc_tf {self.compiler_version}: a SavedModel ({', '.join(self.tags)}), signatures {', '.join(self.signatures) or '(none)'}",
+            f"disc_tf {self.compiler_version}: {said}",
             compiled_line(self.clusters.values(), self.compiled_nodes, self.compute_nodes, self.coverage),
         ]
         for f in self.functions:
@@ -98,4 +140,4 @@ class SavedModelReport:
             lines += [f"  {shape_line(s)}" for s in shapes]
         if self.verified is not None:
             lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
-        return "\n".join(lines)
+        return lines

@@ -41,24 +41,31 @@ def rewrite_meta_graph(
     signatures: Sequence[str] | None = None,
     all_functions: bool = False,
     dry_run: bool = False,
+    compiled: Compiled | None = None,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Rewritten:
-    """Compile what the signatures and methods of a MetaGraph call; see `disc_tf.frontend.saved_model.find_roots` for what that is."""
+    """Compile what the signatures and methods of a MetaGraph call; see `disc_tf.frontend.saved_model.find_roots` for what that is.
+
+    compiled: shared among MetaGraphs, so that equal clusters are compiled once.
+    """
+    compiled = {} if compiled is None else compiled
     roots = find_roots(meta, signatures, all_functions) if is_tf2(meta) else Roots()
     if roots.functions:
-        return _Functions(meta, roots, settings, dry_run, progress).run()
-    return _main_graph(meta, signatures, settings, dry_run, progress)
+        return _Functions(meta, roots, settings, dry_run, compiled, progress).run()
+    return _main_graph(meta, signatures, settings, dry_run, compiled, progress)
 
 
 class _Functions:
     """Function by function, from the roots: one that only calls another passes on; what a body still calls afterwards comes next."""
 
-    def __init__(self, meta: Any, roots: Roots, settings: Options, dry_run: bool, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, meta: Any, roots: Roots, settings: Options, dry_run: bool, compiled: Compiled, progress: Callable[[str], None]
+    ) -> None:
         self.meta = meta
         self.roots = roots
         self.settings = settings
         self.dry_run = dry_run
-        self.compiled: Compiled = {}
+        self.compiled = compiled
         self.progress = progress
         self.library = Library(meta.graph_def)
         self.gradients = list(meta.graph_def.library.gradient)
@@ -173,7 +180,12 @@ def _covered(result: OptimizeResult) -> bool:
 
 
 def _main_graph(
-    meta: Any, signatures: Sequence[str] | None, settings: Options, dry_run: bool, progress: Callable[[str], None]
+    meta: Any,
+    signatures: Sequence[str] | None,
+    settings: Options,
+    dry_run: bool,
+    compiled: Compiled,
+    progress: Callable[[str], None],
 ) -> Rewritten:
     """The graph of a TensorFlow 1 model, for the outputs of its signatures. Whatever else is in it stays."""
     names = list(signatures) if signatures is not None else signature_names(meta)
@@ -195,6 +207,7 @@ def _main_graph(
         dry_run=dry_run,
         progress=progress,
         with_recipe=False,
+        compiled=compiled,
         runs=runs,
         read_tables=not updates_sparsely(every_node(graph)),
     )

@@ -36,8 +36,8 @@ ORDER: dict[str, set[str]] = {
 }
 #: users of the pipeline, which nothing of it may import: they see everything
 USERS = {"__init__", "cli", "commands", "insight", "just_in_time", "proof", "proof_saved_model", "report_html", "serving", "testing"}
-USERS |= {"remote"}
-USERS |= {"saved_model", "saved_model_freeze", "saved_model_report", "saved_model_rewrite", "saved_model_source", "standalone_model"}
+USERS |= {"saved_model", "saved_model_files", "saved_model_freeze", "saved_model_report", "saved_model_rewrite", "saved_model_source"}
+USERS |= {"standalone_model", "remote"}
 #: room -> packages that it may import besides Python's own
 PACKAGES: dict[str, set[str]] = {
     "ir": {"numpy", "ml_dtypes", "scipy", "jax", "jaxlib"},

@@ -21,7 +21,7 @@ from disc_tf.commands.common import (
     parse_sizes,
 )
 from disc_tf.commands.reports import write_report
-from disc_tf.frontend.saved_model import SavedModelError, is_saved_model
+from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, is_saved_model, read_saved_model
 from disc_tf.options import Options
 from disc_tf.publish import PublishError
 
@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags that only SavedModels have."""
     group = parser.add_argument_group("SavedModels")
     group.add_argument("--signature", action="append", default=[], metavar="S", help="compile only this signature (repeatable)")
-    group.add_argument("--tag", action="append", default=[], metavar="T", help="tags of the graph to compile (default: serve)")
+    tags = "compile only the graph with these tags (default: all but those for training)"
+    group.add_argument("--tag", action="append", default=[], metavar="T", help=tags)
     group.add_argument("--all-functions", action="store_true", help="also methods for training and those of inner objects")
     group.add_argument("--freeze", action="store_true", help="bake the variables' values in; only the signatures are left")
     group.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT directory, in one step")
@@ -92,10 +93,10 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
         print(report.to_json())
     elif not args.quiet:
         print(report.to_text())
-    if report.verified is False:
+    if report.verified_all is False:
         return VERIFY_FAILED
     status = "planned" if args.dry_run else "compiled"
-    if options.strict and not any(c.status == status for c in report.clusters.values()):
+    if options.strict and not any(c.status == status for c in report.clusters_of_all.values()):
         raise CommandError(f"{args.input}: --strict: nothing was compiled", NOTHING_COMPILED)
     return OK
 
@@ -110,7 +111,10 @@ def _sizes(args: argparse.Namespace) -> list[dict[str, int]] | None:
     if not is_saved_model(args.input):
         raise CommandError("--shape is for SavedModels and GraphDefs: save the model first", USAGE)
     try:
-        plan = plan_model(args.input, tags=args.tag or None, signatures=args.signature or None)
+        choices = [c for c in choose_meta_graphs(read_saved_model(args.input), args.tag or None, args.signature or None) if not c.reason]
+        if len(choices) > 1:
+            raise CommandError(f"--shape needs one --tag: the model has graphs tagged {'; '.join(c.title for c in choices)}", USAGE)
+        plan = plan_model(args.input, tags=choices[0].tags, signatures=choices[0].signatures)
     except SavedModelError as e:
         raise CommandError(str(e), BAD_INPUT) from e
     if len(plan.signatures) != 1:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from disc_tf.commands.common import BAD_INPUT, USAGE, CommandError, check_sizes, parse_sizes
-from disc_tf.frontend.saved_model import SavedModelError
+from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, read_saved_model, title_of
 from disc_tf.report import ShapeResult, shape_line
 from disc_tf.testing.differential import BenchRow, bench_sides
 from disc_tf.testing.inputs import sample_sizes
@@ -23,7 +23,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags that only SavedModels have."""
     group = parser.add_argument_group("SavedModels")
     group.add_argument("--signature", action="append", default=[], metavar="S", help="only this signature (repeatable; default: all)")
-    group.add_argument("--tag", action="append", default=[], metavar="T", help="tags of the graph to load (default: serve)")
+    tags = "load only the graph with these tags (default: verify takes all, bench the one tagged serve)"
+    group.add_argument("--tag", action="append", default=[], metavar="T", help=tags)
     loaders = {"choices": ["auto", "tf2", "session"], "default": "auto"}
     group.add_argument("--loader", **loaders, help="tf.saved_model.load, or a session as TensorFlow Serving has it (default: by model)")
 
@@ -45,43 +46,55 @@ def are_models(args: argparse.Namespace) -> bool:
     return kinds[0]
 
 
-def _plan(args: argparse.Namespace) -> ModelPlan:
+def _plans(args: argparse.Namespace) -> list[ModelPlan]:
+    """A plan for each MetaGraph that is looked at and has signatures, the one tagged ``serve`` first."""
+    plans = []
     try:
-        plan_model(args.optimized, tags=args.tag or None)
-        plan = plan_model(args.original, tags=args.tag or None, signatures=args.signature or None, loader=args.loader)
+        for choice in choose_meta_graphs(read_saved_model(args.original), args.tag or None, args.signature or None):
+            if choice.reason:
+                continue
+            plan_model(args.optimized, tags=choice.tags)
+            plans.append(plan_model(args.original, tags=choice.tags, signatures=choice.signatures, loader=args.loader))
     except SavedModelError as e:
         raise CommandError(str(e), BAD_INPUT) from e
-    if not plan.signatures:
+    plans = [plan for plan in plans if plan.signatures]
+    if not plans:
         raise CommandError(f"{args.original} has no signatures: nothing can be run", BAD_INPUT)
-    return plan
+    return plans
 
 
-def _sizes(args: argparse.Namespace, plan: ModelPlan) -> list[dict[str, int]] | None:
+def _sizes(args: argparse.Namespace, plans: Sequence[ModelPlan]) -> list[dict[str, int]] | None:
     """``--shape``, which names the dims of one signature."""
     sizes = parse_sizes(args.shape)
     if not sizes:
         return None
-    if len(plan.signatures) > 1:
-        raise CommandError(f"--shape needs one --signature: the model has {', '.join(plan.signatures)}", USAGE)
-    (signature,) = plan.signatures.values()
+    if len(plans) > 1:
+        raise CommandError(f"--shape needs one --tag: there are {'; '.join(title_of(p.tags) for p in plans)}", USAGE)
+    if len(plans[0].signatures) > 1:
+        raise CommandError(f"--shape needs one --signature: the model has {', '.join(plans[0].signatures)}", USAGE)
+    (signature,) = plans[0].signatures.values()
     check_sizes(signature.specs, sizes)
     return sizes
 
 
 def verify(args: argparse.Namespace) -> tuple[list[ShapeResult], dict[str, list[ShapeResult]]]:
-    """All results, and by signature; each is printed as it comes (not with ``--json``), warnings go to standard error."""
-    plan = _plan(args)
-    sizes = _sizes(args, plan)
-    several = len(plan.signatures) > 1
+    """All results, and by signature (``[tags] signature`` where there are several MetaGraphs); each is printed as it comes (not with
+    ``--json``), warnings go to standard error."""
+    plans = _plans(args)
+    sizes = _sizes(args, plans)
+    found: dict[str, list[ShapeResult]] = {}
+    for plan in plans:
+        where = f"[{title_of(plan.tags)}] " if len(plans) > 1 else ""
+        named = bool(where) or len(plan.signatures) > 1
 
-    def show(signature: str, result: ShapeResult) -> None:
-        if not args.json:
-            print(f"{signature}: {shape_line(result)}" if several else shape_line(result), flush=True)
+        def show(signature: str, result: ShapeResult, where: str = where, named: bool = named) -> None:
+            if not args.json:
+                print(f"{where}{signature}: {shape_line(result)}" if named else shape_line(result), flush=True)
 
-    with ModelCheck(plan, tolerance=args.tolerance, points=args.points, sizes=sizes, threads=args.threads) as check:
-        found = check.attempt(args.optimized, progress=show)
-    for warning in check.warnings:
-        print(f"disc-tf: warning: {warning}", file=sys.stderr)
+        with ModelCheck(plan, tolerance=args.tolerance, points=args.points, sizes=sizes, threads=args.threads) as check:
+            found |= {f"{where}{name}": results for name, results in check.attempt(args.optimized, progress=show).items()}
+        for warning in check.warnings:
+            print(f"disc-tf: warning: {where}{warning}", file=sys.stderr)
     return [r for results in found.values() for r in results], found
 
 
@@ -119,9 +132,9 @@ def plan_bench(args: argparse.Namespace) -> Bench:
     """What is timed: ``--signature``, else ``serving_default``, else the first."""
     if len(args.signature) > 1:
         raise CommandError("bench takes one --signature", USAGE)
-    plan = _plan(args)
+    plan = _plans(args)[0]
     name, signature = next(iter(plan.signatures.items()))
     if signature.why_not:
         raise CommandError(f"signature {name}: {signature.why_not}", BAD_INPUT)
-    sizes = _sizes(args, dataclasses.replace(plan, signatures={name: signature}))
+    sizes = _sizes(args, [dataclasses.replace(plan, signatures={name: signature})])
     return Bench(plan, signature, sizes or sample_sizes(signature.specs, args.points))

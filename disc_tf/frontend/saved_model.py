@@ -27,6 +27,9 @@ MAX_GRAPH = 1 << 31
 TOO_LARGE = f"the graph is larger than the 2 GB that {FILE} can hold: keep the weights in variables (no --freeze)"
 #: signatures that TensorFlow itself adds
 HIDDEN_SIGNATURES = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+#: tag of MetaGraphs that estimators and builders save for training; how the methods of signatures for serving begin
+_TRAIN_TAG = "train"
+_SERVING_METHOD = "tensorflow/serving/"
 #: words in the names of methods that are there for training
 _TRAINING = frozenset(
     {"train", "training", "fit", "backward", "grad", "gradient", "gradients", "optimizer", "loss", "losses", "checkpoint"}
@@ -103,6 +106,69 @@ def choose_meta_graph(message: Any, tags: Sequence[str] | None) -> Any:
         return message.meta_graphs[0]
     listed = "; ".join(", ".join(t) or "(none)" for t in there)
     raise SavedModelError(f"no graph is tagged {', '.join(sorted(wanted))}; there are: {listed}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A MetaGraph of a file. ``signatures``: those to look at (None: all, and methods). ``reason``: why it is left as it is, "" if it is
+    looked at."""
+
+    index: int
+    meta: Any
+    signatures: list[str] | None
+    reason: str = ""
+
+    @property
+    def tags(self) -> list[str]:
+        return sorted(self.meta.meta_info_def.tags)
+
+    @property
+    def title(self) -> str:
+        """The tags, in words."""
+        return title_of(self.tags)
+
+
+def title_of(tags: Sequence[str]) -> str:
+    """How a MetaGraph is called in texts: by its tags."""
+    return ", ".join(tags) or "(no tags)"
+
+
+def choose_meta_graphs(message: Any, tags: Sequence[str] | None = None, signatures: Sequence[str] | None = None) -> list[Choice]:
+    """Every MetaGraph of the file, those to look at first (the one tagged ``serve`` before all).
+
+    tags: look only at the one that has exactly these. signatures: look only at graphs that have one of these. Otherwise all are looked at
+    but those for training: tagged ``train``, without a signature for serving. A lone graph is never left for its tags. `SavedModelError`
+    for tags or signatures that no graph has.
+    """
+    if tags is not None:
+        choose_meta_graph(message, tags)  # raises
+    found: list[Choice] = []
+    seen: set[frozenset[str]] = set()
+    for index, meta in enumerate(message.meta_graphs):
+        there, names = frozenset(meta.meta_info_def.tags), signature_names(meta)
+        asked = None if signatures is None else [s for s in dict.fromkeys(signatures) if s in names]
+        reason = ""
+        if there in seen:
+            reason = "another graph of the file has the same tags: nothing loads this one"
+        elif tags is not None and there != set(tags):
+            reason = "it has other tags than those asked for (--tag)"
+        elif asked is not None and not asked and len(message.meta_graphs) > 1:
+            reason = "it has none of the signatures asked for"
+        elif tags is None and signatures is None and len(message.meta_graphs) > 1 and _for_training(meta):
+            reason = f"it is for training (tagged train, no signature for serving); --tag {' --tag '.join(sorted(there))} compiles it"
+        seen.add(there)
+        found.append(Choice(index, meta, asked, reason))
+    if signatures is not None:
+        looked = [c for c in found if tags is None or set(c.tags) == set(tags)]
+        has = dict.fromkeys(name for c in looked for name in signature_names(c.meta))
+        if unknown := [s for s in signatures if s not in has]:
+            raise SavedModelError(f"no signature {', '.join(unknown)}; there are: {', '.join(has) or 'none'}")
+    return sorted(found, key=lambda c: (bool(c.reason), c.tags != ["serve"]))
+
+
+def _for_training(meta: Any) -> bool:
+    serving = any(meta.signature_def[n].method_name.startswith(_SERVING_METHOD) for n in signature_names(meta))
+    return _TRAIN_TAG in meta.meta_info_def.tags and not serving
 
 
 def is_tf2(meta: Any) -> bool:

@@ -113,21 +113,26 @@ def explain(graph_def: Any, name: str, outputs: list[str] | None = None, options
 
 
 def explain_model(directory: str | Path, name: str, options: Options | None = None) -> dict[str, Explanation]:
-    """Explain ``name`` in a SavedModel: function (or main graph) looked at -> `Explanation`, for each that has it. ``GraphError`` if none
+    """Explain ``name`` in a SavedModel: function (or main graph) looked at -> `Explanation`, for each that has it; with the tags before
+    the name, where several MetaGraphs are looked at. ``GraphError`` if none
     has, `SavedModelError` for a directory that cannot be read."""
-    from disc_tf.frontend.saved_model import choose_meta_graph, read_saved_model
+    from disc_tf.frontend.saved_model import choose_meta_graphs, read_saved_model
     from disc_tf.saved_model_rewrite import rewrite_meta_graph
 
-    meta = choose_meta_graph(read_saved_model(directory), None)
-    rewritten = rewrite_meta_graph(meta, options or Options(), dry_run=True)
+    choices = [c for c in choose_meta_graphs(read_saved_model(directory)) if not c.reason]
+    bodies = {}
+    for c in choices:
+        where = f"[{c.title}] " if len(choices) > 1 else ""
+        rewritten = rewrite_meta_graph(c.meta, options or Options(), dry_run=True)
+        bodies |= {f"{where}{function}": body for function, body in rewritten.bodies.items()}
     found, close = {}, ""
-    for function, (graph_def, fetches) in rewritten.bodies.items():
+    for function, (graph_def, fetches) in bodies.items():
         try:
             found[function] = explain(graph_def, name, fetches, options)
         except GraphError as e:
             close = close or str(e).partition("; ")[2]
     if not found:
-        looked = ", ".join(list(rewritten.bodies)[:4]) or "none"
+        looked = ", ".join(list(bodies)[:4]) or "none"
         raise GraphError(f"no function that is looked at has a node {name!r} ({looked})" + (f"; {close}" if close else ""))
     return found
 

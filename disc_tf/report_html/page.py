@@ -55,15 +55,31 @@ def report_page(report: Report, *, source: str = "", versions: Mapping[str, str]
 
 
 def saved_model_page(report: SavedModelReport, *, source: str = "", versions: Mapping[str, str] | None = None) -> str:
-    """The page of a SavedModel: what a report has, for each function."""
+    """The page of a SavedModel: what a report has, for each function of each MetaGraph."""
     line = f"disc_tf {report.compiler_version}, a SavedModel with signatures {', '.join(report.signatures) or '(none)'}"
+    graphs = report.graphs
     whole = Report(
-        verified=report.verified, compute_nodes=report.compute_nodes, compiled_nodes=report.compiled_nodes,
-        clusters=list(report.clusters.values()), verification=[s for found in report.verification.values() for s in found],
-        warnings=report.warnings, compiler_version=report.compiler_version, options=report.options, times_ms=report.times_ms,
+        verified=report.verified_all, compute_nodes=sum(g.compute_nodes for g in graphs),
+        compiled_nodes=sum(g.compiled_nodes for g in graphs), clusters=list(report.clusters_of_all.values()),
+        verification=[s for g in graphs for found in g.verification.values() for s in found],
+        warnings=list(dict.fromkeys(w for g in graphs for w in g.warnings)), compiler_version=report.compiler_version,
+        options=report.options, times_ms=report.times_ms,
     )  # fmt: skip
     intro = join([tag("p", line, class_="quiet"), sections.summary(whole)])
-    anchors = {f.name: f"function-{i}" for i, f in enumerate(report.functions) if f.report is not None}
+    parts: list[sections.Section | None] = []
+    for i, g in enumerate(graphs):
+        search = not any(r.left_out for earlier in graphs[:i] for r in earlier.reports.values())
+        parts += _meta_graph(g, f"graph-{i}-" if i else "", f"[{g.title}] " if len(graphs) > 1 else "", search)
+    parts.append(sections.options(whole, {"disc_tf": report.compiler_version, **(versions or {})}))
+    return page(f"disc-tf: {source or 'report'}", intro, parts, json.loads(report.to_json()))
+
+
+def _meta_graph(report: SavedModelReport, before: str, title: str, search: bool) -> list[sections.Section | None]:
+    """The sections of one MetaGraph. ``before``: what its anchors start with; ``title``: what those of its sections do. search: the page
+    has no field yet that searches what was left out."""
+    if report.reason:
+        return [(f"{before}left", f"{title}Left as it is", tag("p", report.reason))]
+    anchors = {f.name: f"{before}function-{i}" for i, f in enumerate(report.functions) if f.report is not None}
     rows = []
     for f in report.functions:
         name = tag("a", f.name, href=f"#{anchors[f.name]}") if f.name in anchors else tag("span", f.name, class_="name")
@@ -71,23 +87,21 @@ def saved_model_page(report: SavedModelReport, *, source: str = "", versions: Ma
         rows.append([name, f.status.replace("_", " "), share, ", ".join(f.called_by), f.reason])
     rows += [[tag("span", name, class_="name"), "left as it is", None, "", why] for name, why in report.skipped.items()]
     overview = table(["function", "status", "% of ops compiled", "called by", ""], rows)
-    parts: list[sections.Section | None] = [("functions", "Functions", overview)]
-    searched = False
+    parts: list[sections.Section | None] = [(f"{before}functions", f"{title}Functions", overview)]
     for f in report.functions:
         if f.report is None:
             continue
         prefix = f"{anchors[f.name]}-"
         found = [sections.graph(f.report, prefix), sections.clusters(f.report, prefix)]
-        found.append(sections.left_out(f.report, prefix, search=not searched))
-        searched = searched or bool(f.report.left_out)
+        found.append(sections.left_out(f.report, prefix, search=search))
+        search = search and not f.report.left_out
         content = [(tag("h3", title, id=anchor), inner) for anchor, title, inner in filter(None, found)]
-        parts.append((anchors[f.name], f"Function {f.name}", join([sections.summary(f.report), *content])))
+        parts.append((anchors[f.name], f"{title}Function {f.name}", join([sections.summary(f.report), *content])))
     for i, (signature, results) in enumerate(report.verification.items()):
         section = sections.shapes(results)
         if section is not None:
-            parts.append((f"shapes-{i}", f"Signature {signature} by shape", section[2]))
-    parts.append(sections.options(whole, {"disc_tf": report.compiler_version, **(versions or {})}))
-    return page(f"disc-tf: {source or 'report'}", intro, parts, json.loads(report.to_json()))
+            parts.append((f"{before}shapes-{i}", f"{title}Signature {signature} by shape", section[2]))
+    return parts
 
 
 def verify_page(results: Sequence[ShapeResult], ok: bool, *, original: str, optimized: str) -> str:

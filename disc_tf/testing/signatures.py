@@ -82,12 +82,14 @@ def plan_model(
     for name in wanted:
         plan = _plan(name, meta.signature_def[name], flow)
         plans[name] = plan.running(*reached(meta, name))
+    # TensorFlow 2's loader takes files with several MetaGraphs for TensorFlow 1's: signatures without methods
+    whole = is_tf2(meta) and len(message.meta_graphs) == 1
     missed = set(functions).difference(*(p.functions for p in plans.values()))
-    if missed:
+    if missed and whole:
         from disc_tf.testing.methods import plan_methods
 
         plans |= plan_methods(meta, missed)
-    chosen = loader if loader != "auto" else "tf2" if is_tf2(meta) else "session"
+    chosen = loader if loader != "auto" else "tf2" if whole else "session"
     return ModelPlan(Path(directory), tuple(sorted(meta.meta_info_def.tags)), chosen, plans)
 
 

@@ -26,10 +26,20 @@ BENCH = {
     ],
     "not_timed": [{"dims": {"B": 0}, "message": HOSTILE[1]}],
 }  # fmt: skip
+
+
+def several_graphs() -> SavedModelReport:
+    """One graph more with the same functions, one that is left as it is."""
+    report = saved_model_of(HOSTILE)
+    report.other_graphs = [saved_model_of(HOSTILE), SavedModelReport(tags=HOSTILE, reason=HOSTILE[0])]
+    return report
+
+
 PAGES = {
     "report": lambda: report_page(report_of(["x", "y", "z", "u", "v"]), source="model.pb"),
     "hostile": lambda: report_page(report_of(HOSTILE), source=HOSTILE[0], versions={HOSTILE[1]: HOSTILE[2]}),
     "saved model": lambda: saved_model_page(saved_model_of(HOSTILE), source=HOSTILE[0]),
+    "saved model of several graphs": lambda: saved_model_page(several_graphs(), source=HOSTILE[0]),
     "empty saved model": lambda: saved_model_page(SavedModelReport()),
     "empty": lambda: report_page(Report()),
     "verify": lambda: verify_page([ShapeResult({HOSTILE[0]: [1]}, False, HOSTILE[1])], False, original=HOSTILE[2], optimized=HOSTILE[3]),

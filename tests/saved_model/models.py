@@ -136,6 +136,39 @@ def tf1_two(path: Path) -> None:
         build.save()
 
 
+def tf1_graphs(path: Path) -> None:
+    """A TensorFlow 1 builder with MetaGraphs that share variables: for training first, to be served, to be served with one more output,
+    and for evaluation."""
+    define = v1.saved_model.build_signature_def
+
+    def build(session: v1.Session, builder: v1.saved_model.Builder, first: bool, tags: list[str]) -> None:
+        x = v1.placeholder(tf.float32, (None, 8), name="x")
+        w, b = v1.get_variable("w", (8, 16), use_resource=True), v1.get_variable("b", (16,), use_resource=True)
+        y = tf.nn.softmax(tf.nn.relu(tf.matmul(x, w) + b) * 2.0, name="y")
+        info = v1.saved_model.build_tensor_info
+        signatures = {"serving_default": define({"x": info(x)}, {"y": info(y)}, "tensorflow/serving/predict")}
+        if tags == ["serve", "gpu"]:
+            best = tf.reduce_max(tf.exp(tf.tanh(y) * 2.0) - 1.0, -1, name="best")
+            signatures["best"] = define({"x": info(x)}, {"best": info(best)}, "tensorflow/serving/predict")
+        if tags in (["train"], ["eval"]):
+            loss = tf.reduce_mean(tf.square(tf.tanh(y) - 0.5), name="loss")
+            signatures = {tags[0]: define({"x": info(x)}, {"loss": info(loss)}, f"tensorflow/supervised/{tags[0]}ing")}
+        if tags == ["train"]:
+            v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="step")
+        session.run(v1.global_variables_initializer())
+        if first:
+            builder.add_meta_graph_and_variables(session, tags, signatures, strip_default_attrs=True)
+        else:
+            builder.add_meta_graph(tags, signatures, strip_default_attrs=True)
+
+    builder = v1.saved_model.builder.SavedModelBuilder(str(path))
+    for i, tags in enumerate((["train"], ["serve"], ["serve", "gpu"], ["eval"])):
+        with v1.Graph().as_default(), v1.Session() as session:
+            v1.set_random_seed(7)
+            build(session, builder, i == 0, tags)
+    builder.save()
+
+
 def estimator(path: Path) -> None:
     """As tf.estimator exports a classifier: serialized Examples in, scores and class names out, `main_op` with tables."""
     with v1.Graph().as_default(), v1.Session() as session:

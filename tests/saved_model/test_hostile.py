@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 import disc_tf.ops  # noqa: F401  registers the op
-from disc_tf.saved_model import _copy_rest, optimize_saved_model
+from disc_tf.saved_model import optimize_saved_model
+from disc_tf.saved_model_files import copy_rest
 
 pytestmark = pytest.mark.slow  # processes and models of their own: minutes on a busy machine
 
@@ -86,7 +87,7 @@ def test_the_copy_of_a_read_only_directory_can_be_written(tmp_path):
     for folder in folders:
         folder.chmod(0o555)
     try:
-        _copy_rest(source, copy)
+        copy_rest(source, copy)
     finally:
         for folder in folders:
             folder.chmod(0o755)

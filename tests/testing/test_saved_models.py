@@ -199,7 +199,7 @@ def test_a_broken_cluster_is_put_back_and_the_rest_published(model: Path, tmp_pa
 
     bad: list[str] = []
 
-    def prove(source: Path, candidate: Path, report: Any, put_back: Any) -> None:
+    def prove(source: Path, candidate: Path, report: Any, put_back: Any, **_: Any) -> None:
         names = list(report.clusters)
         bad.append(next(n for n in names if "rows" in n))
         function = bad[0].rpartition(":")[0]
