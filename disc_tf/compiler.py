@@ -28,6 +28,7 @@ from disc_tf.ir.printer import print_module
 from disc_tf.passes.pipeline import optimize, optimize_segments
 from disc_tf.passes.specialize import SpecializedModule
 from disc_tf.passes.split import Part
+from disc_tf.report import ClusterReport, KernelReport, MemoryReport
 from disc_tf.runtime.artifact import pack
 from disc_tf.version import __version__
 
@@ -43,6 +44,21 @@ class CompiledCluster:
     arena: str
     times_ms: dict[str, float]
     memory: MemoryUse = dataclasses.field(default_factory=MemoryUse)
+
+    def describe(self, entry: ClusterReport) -> None:
+        """Fill a report's entry with what was made."""
+        entry.kernels = [
+            KernelReport(
+                k.symbol, k.kind, k.nodes, str(k.flops) if k.flops is not None else "", [*map(str, k.traffic)], [*map(list, k.variants)]
+            )
+            for k in self.kernels
+        ]
+        memory = self.memory
+        buffers = [(str(b.bytes), b.first, b.last, b.slot) for b in memory.buffers]
+        entry.memory = MemoryReport(list(memory.steps), buffers, [*map(str, memory.slots)])
+        entry.bodies, entry.prepared = self.bodies, self.prepared
+        entry.artifact_bytes, entry.arena = len(self.executable), self.arena
+        entry.times_ms |= self.times_ms
 
 
 def compile_module(

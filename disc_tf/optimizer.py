@@ -30,7 +30,7 @@ from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.ir.printer import print_module
 from disc_tf.options import Options
-from disc_tf.report import ClusterReport, KernelReport, LeftOut, MemoryReport, Report
+from disc_tf.report import ClusterReport, LeftOut, Report
 from disc_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -346,18 +346,7 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
         return _failed(entry, f"{e.node}: {e.reason}"), None
     except Exception as e:  # a defect of the compiler must not cost the user the graph
         return _failed(entry, f"{type(e).__name__}: {e}"), None
-    entry.kernels = [
-        KernelReport(
-            k.symbol, k.kind, k.nodes, str(k.flops) if k.flops is not None else "", [*map(str, k.traffic)], [*map(list, k.variants)]
-        )
-        for k in compiled.kernels
-    ]
-    memory = compiled.memory
-    buffers = [(str(b.bytes), b.first, b.last, b.slot) for b in memory.buffers]
-    entry.memory = MemoryReport(list(memory.steps), buffers, [*map(str, memory.slots)])
-    entry.bodies, entry.prepared = compiled.bodies, compiled.prepared
-    entry.artifact_bytes, entry.arena = len(compiled.executable), compiled.arena
-    entry.times_ms |= compiled.times_ms
+    compiled.describe(entry)
     launch.executable = compiled.executable
     return entry, launch
 

@@ -15,13 +15,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from disc_tf.budget import Budget, OutOfTime
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Clustering, whole_graph
+from disc_tf.frontend.condense import condense
 from disc_tf.frontend.errors import GraphError, Reason
 from disc_tf.frontend.graph import TensorRef, tensor_name
 from disc_tf.frontend.hints import parse_hints
@@ -30,10 +31,17 @@ from disc_tf.frontend.load import load
 from disc_tf.frontend.tensor_proto import is_splat
 from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value
 from disc_tf.ir.types import TensorType
-from disc_tf.options import Options
+from disc_tf.options import OptionError, Options
+from disc_tf.report import ClusterReport, Report
+from disc_tf.version import __version__
+
+if TYPE_CHECKING:
+    from disc_tf.compiler import CompiledCluster
 
 #: nodes that `NotWhole` names in its message
 _SHOWN = 8
+#: options that have no meaning where every node is compiled
+_OF_CLUSTERS = ("allow", "deny", "fuel", "min_cluster_size", "keep_control")
 
 
 class NotWhole(GraphError):
@@ -50,7 +58,8 @@ class NotCompiled(RuntimeError):
 
 @dataclasses.dataclass
 class Standalone:
-    """What was written. inputs, outputs: names in order; segments: of each, (inputs it waits for, outputs it makes); times_ms: by phase."""
+    """What was written. inputs, outputs: names in order; segments: of each, (inputs it waits for, outputs it makes); times_ms: by phase;
+    report: the whole as the only cluster."""
 
     path: str
     inputs: list[str]
@@ -60,6 +69,7 @@ class Standalone:
     weight_bytes: int
     file_bytes: int
     times_ms: dict[str, float]
+    report: Report
 
 
 def compile_graph_def(
@@ -82,21 +92,11 @@ def compile_graph_def(
     Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `NotCompiled` (time_budget,
     which is of the whole graph here; a defect), `OptionError`, OSError. Whatever it is, ``path`` is as it was.
     """
-    if isinstance(outputs, str):
-        outputs = [outputs]
-    settings = Options.from_overrides(options, **overrides)
+    outputs = [outputs] if isinstance(outputs, str) else outputs
+    settings = _settings(options, overrides)
     start = time.perf_counter()
-    loaded = load(graph_def, outputs, verify=settings.verify_passes)
-    if not loaded.fetches:
-        raise GraphError("a stand-alone file needs an output that is a tensor: name one")
-    hints = parse_hints(settings.hints)
-    analysis = analyse(
-        loaded.graph, [*(n for n, _ in loaded.fetches), *loaded.targets], hints=hints,
-        use_tf_shapes=settings.use_tf_shapes, import_tf=settings.use_tf_shapes,
-    )  # fmt: skip
-    clustering = whole_graph(analysis, loaded.fetches, loaded.targets)
-    _require_whole(clustering, inputs)
-    asked = list(outputs) if outputs is not None else [tensor_name(ref) for ref in loaded.fetches]
+    clustering = _whole(graph_def, outputs, inputs, settings)
+    asked = list(outputs) if outputs is not None else [tensor_name(ref) for ref in clustering.fetches]
     with _failures():
         imported, sources = _import(clustering)
     _name(imported, asked, inputs, names or {})
@@ -130,8 +130,59 @@ def compile_graph_def(
     wanted = [x.name for x in artifact.args if x.kind != "const"]
     return Standalone(
         os.fspath(path), wanted, [r.name for r in artifact.results], segment_names(artifact), len(compiled.kernels),
-        sum(c.nbytes for c in constants.values()), Path(path).stat().st_size, times,
+        sum(c.nbytes for c in constants.values()), Path(path).stat().st_size, times, _report(clustering, settings, times, compiled),
     )  # fmt: skip
+
+
+def describe_whole(
+    graph_def: Any,
+    outputs: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    **overrides: Any,
+) -> Report:
+    """What `compile_graph_def` would compile, as the only cluster of a report; nothing is compiled or written. Raises as it does if the
+    graph is not whole (what only compiling it shows is not known)."""
+    settings = _settings(options, overrides)
+    return _report(_whole(graph_def, [outputs] if isinstance(outputs, str) else outputs, inputs, settings), settings, {}, None)
+
+
+def _settings(options: Options | Mapping[str, Any] | None, overrides: Mapping[str, Any]) -> Options:
+    settings = Options.from_overrides(options, **overrides)
+    for name in _OF_CLUSTERS:
+        if getattr(settings, name) != getattr(Options, name):
+            raise OptionError(f"option {name!r} chooses clusters: of a stand-alone file every node is compiled, or there is no file")
+    return settings
+
+
+def _whole(graph_def: Any, outputs: Sequence[str] | None, inputs: Sequence[str] | None, settings: Options) -> Clustering:
+    """The graph as one cluster. Raises `NotWhole`, `GraphError`."""
+    loaded = load(graph_def, outputs, verify=settings.verify_passes)
+    if not loaded.fetches:
+        raise GraphError("a stand-alone file needs an output that is a tensor: name one")
+    hints = parse_hints(settings.hints)
+    analysis = analyse(
+        loaded.graph, [*(n for n, _ in loaded.fetches), *loaded.targets], hints=hints,
+        use_tf_shapes=settings.use_tf_shapes, import_tf=settings.use_tf_shapes,
+    )  # fmt: skip
+    clustering = whole_graph(analysis, loaded.fetches, loaded.targets)
+    _require_whole(clustering, inputs)
+    return clustering
+
+
+def _report(clustering: Clustering, settings: Options, times: Mapping[str, float], compiled: CompiledCluster | None) -> Report:
+    counted = sum(n.op not in SOURCES and n.op != "NoOp" for n in clustering.order)
+    report = Report(
+        __version__, list(settings.targets), [tensor_name(ref) for ref in clustering.fetches], total_nodes=len(clustering.order),
+        compute_nodes=counted, compiled_nodes=counted, times_ms=dict(times), options=settings.to_dict(), drawing=condense(clustering),
+    )  # fmt: skip
+    for cluster in clustering.clusters:
+        entry = ClusterReport(cluster.name, len(cluster.nodes), "planned", compute_nodes=counted, node_names=cluster.node_names)
+        if compiled is not None:
+            entry.status = "compiled"
+            compiled.describe(entry)
+        report.clusters.append(entry)
+    return report
 
 
 @contextlib.contextmanager

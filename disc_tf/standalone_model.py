@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, read_saved_model, signature_names, signature_tensors
@@ -22,14 +22,22 @@ class FrozenSignature:
     names: dict[str, str]
 
 
-def freeze_signature(src: Any, signature: str = "serving_default", progress: Callable[[str], None] = lambda _text: None) -> FrozenSignature:
-    """The graph of one signature of a SavedModel directory, a Keras file or a model object, variables baked in. `SavedModelError`."""
+def freeze_signature(
+    src: Any,
+    signature: str = "serving_default",
+    progress: Callable[[str], None] = lambda _text: None,
+    tags: Sequence[str] | None = None,
+) -> FrozenSignature:
+    """The graph of one signature of a SavedModel directory, a Keras file or a model object, variables baked in. tags: of its MetaGraph
+    (default: ``serve``). `SavedModelError`."""
     with as_directory(src, progress=progress) as given:
-        there = signature_names(choose_meta_graph(read_saved_model(given), None))
+        chosen = choose_meta_graph(read_saved_model(given), tags)
+        there = signature_names(chosen)
         if signature not in there:
             raise SavedModelError(f"there is no signature {signature!r}; there are {', '.join(there) or 'none'}")
-        with as_directory(given, freeze=True, signatures=[signature], progress=progress) as directory:
-            meta = choose_meta_graph(read_saved_model(directory), None)
+        tags = sorted(chosen.meta_info_def.tags)
+        with as_directory(given, freeze=True, signatures=[signature], tags=tags, progress=progress) as directory:
+            meta = choose_meta_graph(read_saved_model(directory), tags)
     inputs, outputs = (signature_tensors(meta.signature_def[signature], part) for part in ("inputs", "outputs"))
     names: dict[str, str] = {}
     for key, tensor in (*inputs.items(), *outputs.items()):

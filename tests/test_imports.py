@@ -30,9 +30,9 @@ ORDER: dict[str, set[str]] = {
     "codegen": {"ir", "passes", "fusion", "buffers", "runtime", "budget"},
     "options": {"runtime"},
     "ops": {"runtime"},
-    "compiler": {"ir", "passes", "fusion", "buffers", "codegen", "runtime", "budget", "version"},
+    "compiler": {"ir", "passes", "fusion", "buffers", "codegen", "runtime", "report", "budget", "version"},
     "optimizer": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version"},
-    "standalone": {"ir", "frontend", "compiler", "runtime", "options", "budget"},
+    "standalone": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version"},
 }
 #: users of the pipeline, which nothing of it may import: they see everything
 USERS = {"__init__", "cli", "commands", "insight", "just_in_time", "proof", "proof_saved_model", "report_html", "serving", "testing"}

@@ -12,6 +12,7 @@ from disc_tf.commands import optimize_model
 from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_graph, write_atomically
 from disc_tf.commands.optimize import add_option_flags, options_from, quiet_specs, strict_code
 from disc_tf.commands.reports import REPORT_HELP, write_report
+from disc_tf.commands.unused import NOT_COMPILED, refuse
 
 _DRAWINGS = (".svg", ".dot", ".gv")
 
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from disc_tf.optimizer import describe_optimized, optimize_graph_def
 
     options = options_from(args)
+    refuse(args, NOT_COMPILED)
     if optimize_model.is_model(args.input):
         if args.draw or args.outputs:
             raise CommandError("--draw and --outputs are for GraphDefs; --report draws each function", USAGE)
@@ -43,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if optimized and (args.report or args.draw):
         flag = "--report" if args.report else "--draw"
         raise CommandError(f"{args.input} is optimised already: {flag} takes the original graph (disc-tf restore gives it back)", USAGE)
+    if optimized and not args.explain:
+        refuse(args, ["outputs"], "is for original graphs: an optimised one is described as a whole")
     outputs = list(args.outputs)
     if not outputs and not optimized:
         args.inputs_json = None

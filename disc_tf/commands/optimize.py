@@ -30,6 +30,7 @@ from disc_tf.commands.common import (
 )
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_report
+from disc_tf.commands.unused import FOR_MODELS, NOT_RUN, ONE_SEGMENT, refuse
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options
 from disc_tf.report import FOREIGN, NOT_VERIFIED, Report, shape_line
@@ -109,10 +110,14 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
     remote.check(args)
     say = Say(args.quiet)
-    if not args.dry_run and args.output.endswith(standalone.SUFFIX):
+    if args.no_verify and not args.dry_run:
+        refuse(args, NOT_RUN)
+    if args.output and args.output.endswith(standalone.SUFFIX):
         return standalone.run(args, options, say)
+    refuse(args, ONE_SEGMENT)
     if optimize_model.is_model(args.input):
         return optimize_model.run(args, options, say)
+    refuse(args, FOR_MODELS)
     _check_files(args)
     graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")

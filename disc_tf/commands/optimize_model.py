@@ -21,6 +21,7 @@ from disc_tf.commands.common import (
     parse_sizes,
 )
 from disc_tf.commands.reports import write_report
+from disc_tf.commands.unused import FOR_GRAPHS, refuse
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, is_saved_model, read_saved_model
 from disc_tf.options import Options
 from disc_tf.publish import PublishError
@@ -50,9 +51,11 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     from disc_tf.proof_saved_model import prove_saved_model
     from disc_tf.saved_model import optimize_saved_model
 
-    for flag, given in (("--outputs", args.outputs), ("--external-weights", args.external_weights), ("--inputs-json", args.inputs_json)):
-        if given:
-            raise CommandError(f"{flag} is for GraphDefs: a SavedModel has signatures (--signature)", USAGE)
+    refuse(args, FOR_GRAPHS)
+    if args.freeze:
+        refuse(args, ["all_functions"], "does not go with --freeze, which leaves only the signatures: give one of the two")
+    if args.signature:
+        refuse(args, ["all_functions"], "does not go with --signature, which compiles only what that calls: give one of the two")
     if args.report:
         check_output(args.report)
     _check(args.input)
@@ -132,18 +135,23 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     if args.report:
         check_output(args.report)
     if args.explain:
-        return _explain(args, options)
+        _explain(args, options)
+        if not args.report:
+            return OK
     try:
         report = optimize_saved_model(args.input, None, options, dry_run=True).report
     except SavedModelError as e:
         raise CommandError(str(e), BAD_INPUT) from e
     if args.report:
         write_report(args.report, report, args.input)
-    print(report.to_json() if args.json else report.to_text())
+    if not args.explain:
+        print(report.to_json() if args.json else report.to_text())
+    if options.strict and not report.clusters_of_all:
+        raise CommandError(f"{args.input}: --strict: nothing would be compiled", NOTHING_COMPILED)
     return OK
 
 
-def _explain(args: argparse.Namespace, options: Options) -> int:
+def _explain(args: argparse.Namespace, options: Options) -> None:
     """`disc-tf inspect DIR --explain NODE`: in every function that has the node."""
     from disc_tf.frontend.errors import GraphError
     from disc_tf.insight.explain import explain_model
@@ -158,7 +166,6 @@ def _explain(args: argparse.Namespace, options: Options) -> int:
         print(json.dumps({name: dataclasses.asdict(e) for name, e in found.items()}, indent=2))
     else:
         print("\n".join(f"{name}:\n{e.to_text()}" for name, e in found.items()))
-    return OK
 
 
 def _check(path: str) -> None:

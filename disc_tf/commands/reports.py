@@ -44,6 +44,13 @@ def write_report(path: str, report: Report | SavedModelReport, source: str) -> N
     write_atomically(path, text.encode())
 
 
+def write_standalone(path: str, data: Mapping[str, Any], report: Report, source: str) -> None:
+    """What was made of ``source`` as a stand-alone file; ``data`` is what `disc-tf optimize -o NAME.disc --json` prints."""
+    from disc_tf.report_html import standalone_page
+
+    _write(path, data, lambda: standalone_page(data, report, source=Path(source).name or source, versions=versions()))
+
+
 def write_verification(path: str, results: Sequence[ShapeResult], data: Mapping[str, Any], original: str, optimized: str) -> None:
     """What `disc-tf verify` found; ``data`` is what its ``--json`` prints."""
     from disc_tf.report_html import verify_page

@@ -17,6 +17,7 @@ from disc_tf.commands.common import (
     write_atomically,
 )
 from disc_tf.commands.optimize_model import is_model
+from disc_tf.commands.unused import refuse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     if is_model(args.input):
         return _run_model(args)
+    refuse(args, ["overwrite"], "is for SavedModels: the file of a GraphDef is replaced if it is there")
     check_distinct({"input": args.input, "output": args.output})
     check_output(args.output)
     graph = read_whole_graph(args.input)

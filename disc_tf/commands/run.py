@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_whole_graph, write_atomically
+from disc_tf.commands.unused import refuse
 from disc_tf.runtime.artifact import MAGIC
 
 #: what is printed of a long array
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--inputs", metavar="FILE.npz", help="values of several inputs, by their names")
     parser.add_argument("--outputs", nargs="+", default=[], metavar="NAME", help="only these outputs (default: all)")
-    parser.add_argument("--signature", default="serving_default", metavar="KEY", help="of a SavedModel (default: serving_default)")
+    parser.add_argument("--signature", metavar="KEY", help="of a SavedModel (default: serving_default)")
     parser.add_argument("-o", "--output", metavar="FILE.npz", help="write the outputs, by their names; without it they are printed")
     parser.add_argument("--json", action="store_true", help="print name, dtype, shape and values as JSON")
 
@@ -97,7 +98,8 @@ Model = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 def _open(args: argparse.Namespace) -> Model:
     path = Path(args.model)
     if path.is_dir():
-        return _saved_model(args.model, args.signature)
+        return _saved_model(args.model, args.signature or "serving_default")
+    refuse(args, ["signature"], "is for SavedModels: name what you want by --outputs")
     try:
         with open(path, "rb") as f:
             head = f.read(len(MAGIC))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, CommandError
+from disc_tf.commands.unused import NO_BATCHES, NO_REST, refuse
 from disc_tf.commands.verify import at_least, between, seconds
 
 
@@ -87,6 +88,10 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("give the base path of a model, or --models-config F", USAGE)
     if (args.tls_cert is None) != (args.tls_key is None) or (args.tls_client_ca and not args.tls_cert):
         raise CommandError("TLS needs both --tls-cert and --tls-key", USAGE)
+    if args.batch_rows < 2:
+        refuse(args, NO_BATCHES)
+    if args.rest_port < 0:
+        refuse(args, NO_REST)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:

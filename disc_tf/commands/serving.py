@@ -14,6 +14,7 @@ from typing import Any
 
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, VERIFY_FAILED, CommandError, check_output, write_atomically
 from disc_tf.commands.optimize import add_option_flags, options_from
+from disc_tf.commands.unused import NO_WARMUP, NOT_WATCHED, ONE_SEGMENT, ROLLBACK, WATCHED, refuse
 from disc_tf.commands.verify import at_least, seconds
 from disc_tf.options import Options
 
@@ -85,6 +86,12 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--name, --versions and --rollback are for a base path; a configuration has its own", USAGE)
     if args.write_config and args.models_config is None:
         raise CommandError("--write-config needs --models-config", USAGE)
+    refuse(args, ONE_SEGMENT)
+    if args.rollback is not None:
+        refuse(args, ROLLBACK)
+    refuse(args, WATCHED if args.watch else NOT_WATCHED)
+    if args.no_warmup:
+        refuse(args, NO_WARMUP)
     flags = option_flags(args)
     try:
         return _prepare(args, flags)

@@ -25,25 +25,14 @@ from disc_tf.commands.common import (
     model_specs,
     parse_sizes,
     read_whole_graph,
-    write_atomically,
 )
-from disc_tf.commands.reports import is_html
+from disc_tf.commands.reports import write_report, write_standalone
+from disc_tf.commands.unused import FOR_MODELS, STANDALONE, refuse
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import Options
-from disc_tf.report import shape_line
+from disc_tf.report import NOT_VERIFIED, Report, ShapeResult, shape_line
 
 SUFFIX = ".disc"
-
-#: flags of `optimize` that a .disc file has no use for -> what is said
-_NOT_HERE = {
-    "external_weights": "--external-weights is for graphs: a .disc file is mapped as it is",
-    "tag": "--tag does not go with a .disc file, which is made of the graph that is tagged serve: leave it out",
-    "all_functions": "--all-functions does not go with a .disc file, which is made of one signature (--signature): leave it out",
-    "freeze": "--freeze does not go with a .disc file, which always has the variables' values: leave it out",
-    "overwrite": "--overwrite does not go with a .disc file, which is replaced if it is there: leave it out",
-    "capture": "--capture is for clusters in graphs: optimise to a graph (-o NAME.pb) for replay files",
-    "no_timing": "--no-timing does not go with a .disc file, which is not timed: leave it out",
-}
 
 
 def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
@@ -51,45 +40,69 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     from disc_tf.frontend.errors import GraphError
     from disc_tf.standalone import NotCompiled, NotWhole
 
-    for flag, message in _NOT_HERE.items():
-        if getattr(args, flag):
-            raise CommandError(message, USAGE)
-    if args.signature and not optimize_model.is_model(args.input):
-        raise CommandError("--signature is for SavedModels: name a graph's outputs (--outputs)", USAGE)
-    if is_html(args.report):
-        raise CommandError(f"--report {args.report}: the report of a .disc file is JSON, give another name", USAGE)
+    refuse(args, STANDALONE)
+    if not optimize_model.is_model(args.input):
+        refuse(args, FOR_MODELS)
     check_distinct({"input": args.input, "output": args.output, "report": args.report or None})
-    target = check_output(args.output)
     if args.report:
         check_output(args.report)
+    if args.dry_run:
+        return _dry_run(args, options, say)
+    target = check_output(args.output)
     try:
-        report = _make(args, options, target, say)
+        report, whole = _make(args, options, target, say)
     except (NotWhole, NotCompiled) as e:
         raise CommandError(f"{args.input}: {e}", NOTHING_COMPILED) from e
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     except OSError as e:
         raise CommandError(f"cannot write {args.output}: {e}") from e
-    text = json.dumps(report, indent=2)
     if args.report:
-        write_atomically(args.report, text.encode())
+        write_standalone(args.report, report, whole, args.input)
     if args.json:
-        print(text)
+        print(json.dumps(report, indent=2))
     elif not args.quiet:
         print(_text(report))
     return OK
 
 
-def _make(args: argparse.Namespace, options: Options, target: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Publish the file; its report. Raises what `compile_graph_def` does."""
-    from disc_tf.standalone import compile_graph_def
+def _dry_run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
+    """Say whether the whole would be compiled. `CommandError` with the nodes that would not."""
+    from disc_tf.commands.optimize import quiet_specs
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.standalone import NotWhole, describe_whole
 
-    names: dict[str, str] = {}
+    try:
+        graph, outputs, _ = _read(args, say)
+        if not outputs:
+            _, outputs, _ = quiet_specs(args, graph)
+        report = describe_whole(graph, outputs or None, options=options)
+    except (NotWhole, GraphError) as e:
+        raise CommandError(f"{args.input}: {e}", NOTHING_COMPILED if isinstance(e, NotWhole) else BAD_INPUT) from e
+    if args.report:
+        write_report(args.report, report, args.input)
+    if args.json:
+        print(report.to_json())
+    elif not args.quiet:
+        print(f"the whole would be compiled: {report.compute_nodes} ops\ndry run: nothing was compiled, verified or written")
+    return OK
+
+
+def _read(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Any, list[str], dict[str, str]]:
+    """The graph, its outputs (empty: not said), and the keys that tensors of a signature have."""
     if optimize_model.is_model(args.input):
         graph, outputs, names = _signature(args, say)
     else:
-        graph, outputs = read_whole_graph(args.input), list(args.outputs)
+        graph, outputs, names = read_whole_graph(args.input), list(args.outputs), {}
     say(f"read {args.input}: {len(graph.node)} nodes")
+    return graph, outputs, names
+
+
+def _make(args: argparse.Namespace, options: Options, target: Path, say: Callable[[str], None]) -> tuple[dict[str, Any], Report]:
+    """Publish the file; its report, and that of the whole as a cluster. Raises what `compile_graph_def` does."""
+    from disc_tf.standalone import compile_graph_def
+
+    graph, outputs, names = _read(args, say)
     specs, trace = [], []
     if not args.no_verify:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, outputs)
@@ -99,7 +112,7 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
         report: dict[str, Any] = {
             "output": args.output, "inputs": found.inputs, "outputs": found.outputs, "kernels": found.kernels,
             "weight_bytes": found.weight_bytes, "file_bytes": found.file_bytes, "times_ms": found.times_ms,
-            "segments": [{"waits_for": needs, "makes": makes} for needs, makes in found.segments], "verified": None,
+            "segments": [{"waits_for": needs, "makes": makes} for needs, makes in found.segments], "verified": None, "shapes": [],
         }  # fmt: skip
         if not args.no_verify:
             sizes = parse_sizes(args.shape) or (trace[: args.points] if trace else None)
@@ -107,9 +120,15 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
             if names:
                 file.write_bytes(serialized(graph))
             original = file if names else binary_form(args.input, graph, temp)
-            report["verified"] = _prove(args, original, made, specs, outputs, names, sizes, say)
+            shapes = _prove(args, original, made, specs, outputs, names, sizes, say)
+            report["verified"] = any(r.max_abs for r in shapes)
+            report["shapes"] = [vars(r) for r in shapes]
+            found.report.verification = shapes
+            found.report.verified = report["verified"] or None
+        else:
+            found.report.warnings.append(NOT_VERIFIED)
         os.replace(made, target)
-    return report
+    return report, found.report
 
 
 def _signature(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Any, list[str], dict[str, str]]:
@@ -120,7 +139,7 @@ def _signature(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[An
     if len(args.signature) > 1 or args.outputs:
         raise CommandError("a .disc file is made of one signature (--signature), all its outputs", USAGE)
     try:
-        found = freeze_signature(args.input, (args.signature or ["serving_default"])[0], say)
+        found = freeze_signature(args.input, (args.signature or ["serving_default"])[0], say, args.tag or None)
     except SavedModelError as e:
         raise CommandError(str(e)) from e
     return found.graph_def, found.outputs, found.names
@@ -129,8 +148,8 @@ def _signature(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[An
 def _prove(
     args: argparse.Namespace, original: str | Path, made: Path, specs: Any, outputs: list[str], names: dict[str, str], sizes: Any,
     say: Callable[[str], None],
-) -> bool:  # fmt: skip
-    """Whether results could be compared with TensorFlow's. `CommandError` if one differs."""
+) -> list[ShapeResult]:  # fmt: skip
+    """The results, those that TensorFlow gave none to compare with included. `CommandError` if one differs."""
     from disc_tf.runtime.executable import DiscError
     from disc_tf.runtime.runner import load
     from disc_tf.testing.inputs import sample_sizes
@@ -143,7 +162,7 @@ def _prove(
         runner = load(made)
     except DiscError as e:
         say(f"not verified: {e.message}")
-        return False
+        return []
     fetches = [n if ":" in n else f"{n}:0" for n in outputs or runner.outputs]
     say(f"verifying at {len(sizes)} shapes against TensorFlow")
     public: dict[str, str] = {s.name: names.get(f"{s.name}:0", str(s.name)) for s in specs}
@@ -154,7 +173,7 @@ def _prove(
             raise CommandError(f"{args.input}: verification failed, {args.output} was not written: {shape_line(r)}", VERIFY_FAILED)
     compared = sum(bool(r.max_abs) for r in found)
     say(f"{compared} of {len(found)} shapes compared: equal" if compared else "not verified: TensorFlow fails at all shapes")
-    return compared > 0
+    return found
 
 
 def _text(report: dict[str, Any]) -> str:

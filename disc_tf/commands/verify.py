@@ -29,6 +29,7 @@ from disc_tf.commands.common import (
 )
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, write_bench, write_csv, write_verification
+from disc_tf.commands.unused import POINTS
 from disc_tf.report import ShapeResult, shape_line
 from disc_tf.testing.cold import cold_starts, graph_starter
 from disc_tf.testing.differential import BenchRow, OptimizedRaised, bench_graphs, verify_graphs
@@ -81,7 +82,7 @@ def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], metavar="DIMS", help="extents of the dims, e.g. B=2,S=37 (repeatable)"
     )
-    parser.add_argument("--points", type=at_least(1), default=6, metavar="N", help="how many shapes to generate without --shape")
+    parser.add_argument("--points", type=at_least(1), default=POINTS, metavar="N", help="how many shapes to generate without --shape")
     parser.add_argument("--threads", type=at_least(0), default=0, metavar="N", help="threads for both sides (default: all)")
 
 

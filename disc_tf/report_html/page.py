@@ -8,7 +8,7 @@ from typing import Any
 
 from disc_tf.report import Report, ShapeResult
 from disc_tf.report_html import plots, sections
-from disc_tf.report_html.markup import Markup, asset, join, table, tag
+from disc_tf.report_html.markup import Markup, asset, bytes_text, join, table, tag
 from disc_tf.saved_model_report import SavedModelReport
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -102,6 +102,24 @@ def _meta_graph(report: SavedModelReport, before: str, title: str, search: bool)
         if section is not None:
             parts.append((f"{before}shapes-{i}", f"{title}Signature {signature} by shape", section[2]))
     return parts
+
+
+def standalone_page(data: Mapping[str, Any], report: Report, *, source: str = "", versions: Mapping[str, str] | None = None) -> str:
+    """The page of a stand-alone file. ``data``: what the command prints as JSON; ``report``: the whole as the only cluster."""
+    line = f"disc_tf {report.compiler_version}, targets {', '.join(report.targets)}: a file that runs without TensorFlow"
+    sizes = f"{bytes_text(data['file_bytes'])}, {bytes_text(data['weight_bytes'])} of it weights"
+    intro = join([tag("p", line, class_="quiet"), sections.summary(report), tag("p", tag("code", data["output"]), f": {sizes}")])
+    segments = ((s["waits_for"], s["makes"]) for s in data["segments"])
+    rows = [[i, ", ".join(a) or "nothing", ", ".join(b) or "intermediate results"] for i, (a, b) in enumerate(segments)]
+    names = table(["", "names"], [["inputs", ", ".join(data["inputs"]) or "none"], ["outputs", ", ".join(data["outputs"])]])
+    parts = [
+        ("file", "Inputs, outputs, segments", join([names, table(["segment", "waits for", "makes"], rows)])),
+        sections.graph(report),
+        sections.clusters(report),
+        sections.shapes(report.verification),
+        sections.options(report, {"disc_tf": report.compiler_version, **(versions or {})}),
+    ]
+    return page(f"disc-tf: {source or 'report'}", intro, parts, data)
 
 
 def verify_page(results: Sequence[ShapeResult], ok: bool, *, original: str, optimized: str) -> str:

@@ -136,14 +136,19 @@ def test_files_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pyte
     ("arguments", "message"),
     [
         (["--external-weights"], "--external-weights is for graphs"),
-        (["--tag", "train"], "--tag does not go with a .disc file"),
+        (["--tag", "train"], "--tag is for SavedModels"),
+        (["--allow", "Add"], "--allow does not go with a .disc file"),
+        (["--deny", "Add"], "--deny does not go with a .disc file"),
+        (["--fuel", "0"], "--fuel does not go with a .disc file"),
+        (["--min-cluster-size", "1"], "--min-cluster-size does not go with a .disc file"),
+        (["--keep-control"], "--keep-control does not go with a .disc file"),
+        (["--no-verify", "--points", "2"], "--points says how the result is run"),
         (["--all-functions"], "--all-functions does not go with a .disc file"),
         (["--freeze"], "--freeze does not go with a .disc file"),
         (["--overwrite"], "--overwrite does not go with a .disc file"),
         (["--capture", "faults"], "--capture is for clusters in graphs"),
         (["--no-timing"], "--no-timing does not go with a .disc file"),
         (["--signature", "f"], "--signature is for SavedModels"),
-        (["--report", "r.html"], "--report r.html: the report of a .disc file is JSON"),
     ],
 )
 def test_flags_that_a_stand_alone_file_has_no_use_for(

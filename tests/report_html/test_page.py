@@ -10,7 +10,7 @@ import html5lib
 import pytest
 
 from disc_tf.report import Report, ShapeResult
-from disc_tf.report_html import bench_page, report_page, saved_model_page, verify_page
+from disc_tf.report_html import bench_page, report_page, saved_model_page, standalone_page, verify_page
 from disc_tf.report_html.markup import Markup, join, short, table, tag
 from disc_tf.saved_model_report import SavedModelReport
 from tests.report_html import browser
@@ -25,6 +25,11 @@ BENCH = {
         {"dims": {}, "original": {"cold": 9.0, "median": 0.0}, "optimized": {"cold": 5.0, "median": 0.0}, "ratio": 1.5},
     ],
     "not_timed": [{"dims": {"B": 0}, "message": HOSTILE[1]}],
+}  # fmt: skip
+STANDALONE = {
+    "output": HOSTILE[0], "inputs": HOSTILE, "outputs": HOSTILE[:1], "kernels": 2, "weight_bytes": 1000, "file_bytes": 2000,
+    "segments": [{"waits_for": [], "makes": HOSTILE}, {"waits_for": HOSTILE[1:], "makes": []}],
+    "verified": None, "shapes": [], "times_ms": {"lower": 1.0},
 }  # fmt: skip
 
 
@@ -42,6 +47,8 @@ PAGES = {
     "saved model of several graphs": lambda: saved_model_page(several_graphs(), source=HOSTILE[0]),
     "empty saved model": lambda: saved_model_page(SavedModelReport()),
     "empty": lambda: report_page(Report()),
+    "stand-alone file": lambda: standalone_page(STANDALONE, report_of(HOSTILE), source=HOSTILE[0]),
+    "stand-alone file without kernels": lambda: standalone_page(STANDALONE, Report()),
     "verify": lambda: verify_page([ShapeResult({HOSTILE[0]: [1]}, False, HOSTILE[1])], False, original=HOSTILE[2], optimized=HOSTILE[3]),
     "bench": lambda: bench_page(BENCH, original=HOSTILE[0], optimized=HOSTILE[1]),
     "bench of nothing": lambda: bench_page(

@@ -23,10 +23,10 @@ class Lookups(tf.Module):
     def __init__(self) -> None:
         super().__init__()
         rng = np.random.default_rng(4)
-        self.once = tf.Variable(rng.normal(size=(ROWS, WIDTH)).astype("f"))
-        self.twice = tf.Variable(rng.normal(size=(ROWS, WIDTH)).astype("f"))
-        self.tied = tf.Variable(rng.normal(size=(ROWS, WIDTH)).astype("f"))
-        self.w = tf.Variable(rng.normal(size=(WIDTH, WIDTH)).astype("f"))
+        self.once = tf.Variable(tf.constant(rng.normal(size=(ROWS, WIDTH)), tf.float32))
+        self.twice = tf.Variable(tf.constant(rng.normal(size=(ROWS, WIDTH)), tf.float32))
+        self.tied = tf.Variable(tf.constant(rng.normal(size=(ROWS, WIDTH)), tf.float32))
+        self.w = tf.Variable(tf.constant(rng.normal(size=(WIDTH, WIDTH)), tf.float32))
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)])
     def __call__(self, ids: Any) -> Any:

@@ -169,7 +169,7 @@ def test_usage(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     cases = [
         ([str(model), str(tmp_path / "g.pb")], 2, "give two SavedModels or two GraphDefs"),
         ([str(model), str(tmp_path / "empty")], 3, "it is not a SavedModel"),
-        ([str(model), str(model), "--signature", "nope"], 3, "has no signature nope; there are: serving_default"),
+        ([str(model), str(model), "--signature", "nope"], 3, "no signature nope; there are: serving_default"),
         ([str(model), str(model), "--tag", "gpu"], 3, "no graph is tagged gpu"),
         ([str(model), str(model), "--outputs", "y:0"], 2, "--outputs is for GraphDefs"),
         ([str(tmp_path / "g.pb"), str(tmp_path / "g.pb"), "--signature", "a"], 2, "--signature is for SavedModels"),
