@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, _, metavar, text in _FLAGS:
         group.add_argument(flag, metavar=metavar, default="", help=text)
     timeout = "for the compilation, waiting included (0: the server's limit)"
-    group.add_argument("--remote-timeout", type=float, default=0, metavar="SECONDS", help=timeout)
+    group.add_argument("--remote-timeout", type=float, default=0.0, metavar="SECONDS", help=timeout)
     group.add_argument("--trust-file", metavar="FILE", default="", help="keys whose signatures are accepted; nothing else is then")
 
 
