@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model, signature_names
-from disc_tf.optimizer import Compiled
+from disc_tf.optimizer import Compiled, Elsewhere
 from disc_tf.options import Options
 from disc_tf.publish import PublishError, check_destination, staged
 from disc_tf.report import NOT_VERIFIED
@@ -71,6 +71,7 @@ def optimize_saved_model(
     threads: int = 0,
     prove: Prove | None = None,
     progress: Progress = lambda _text: None,
+    elsewhere: Elsewhere | None = None,
     **overrides: Any,
 ) -> SavedModelResult:
     """Compile what the signatures and the methods of a SavedModel compute, and write the result to ``dst``.
@@ -81,7 +82,7 @@ def optimize_saved_model(
     all_functions: also methods for training and those of inner objects. freeze: bake the variables' values in; what is left then are the
     signatures. overwrite: replace ``dst`` in one step. dry_run: say what would be compiled. verify, timing: run every signature against
     TensorFlow before anything is published; clusters that differ, or that are slower, are put back. threads: of that
-    (0: all). options, overrides: see `Options`.
+    (0: all). elsewhere: compiles in place of this process (`disc_tf.remote.Client.compile_graph`). options, overrides: see `Options`.
 
     Raises `SavedModelError` for a model that cannot be read, `PublishError` for a destination that cannot be written, `OptionError`.
     What cannot be compiled stays as it is, with the reason in the report.
@@ -105,11 +106,11 @@ def optimize_saved_model(
         report.times_ms["read"] = (time.perf_counter() - start) * 1e3
         looked_at = [part for part in parts if not part.choice.reason]
         if dry_run:
-            _compile(looked_at, settings, all_functions, True, progress)
+            _compile(looked_at, settings, all_functions, True, elsewhere, progress)
             return SavedModelResult(None, report)
         assert dst is not None
         with _files(dst), staged(dst, overwrite=overwrite, source=own or source) as directory:
-            _compile(looked_at, settings, all_functions, False, progress)
+            _compile(looked_at, settings, all_functions, False, elsewhere, progress)
             copy_rest(source, directory)
 
             def write() -> None:
@@ -155,7 +156,9 @@ def _report(source: Path, choice: Choice, settings: Options) -> SavedModelReport
     )
 
 
-def _compile(parts: Sequence[_Part], settings: Options, all_functions: bool, dry_run: bool, progress: Progress) -> None:
+def _compile(
+    parts: Sequence[_Part], settings: Options, all_functions: bool, dry_run: bool, elsewhere: Elsewhere | None, progress: Progress
+) -> None:
     compiled: Compiled = {}
     for part in parts:
         start = time.perf_counter()
@@ -167,6 +170,7 @@ def _compile(parts: Sequence[_Part], settings: Options, all_functions: bool, dry
             all_functions=all_functions,
             dry_run=dry_run,
             compiled=compiled,
+            elsewhere=elsewhere,
             progress=lambda text, where=where: progress(where + text),
         )
         report = part.report

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
@@ -17,7 +17,7 @@ from disc_tf.frontend.graph import parse_tensor
 from disc_tf.frontend.resource_gather import updates_sparsely
 from disc_tf.frontend.rewrite import LAUNCH_OP
 from disc_tf.frontend.saved_model import Roots, find_roots, is_tf2, signature_names, signature_tensors
-from disc_tf.optimizer import Compiled, OptimizeResult, Request, optimize
+from disc_tf.optimizer import Compiled, Elsewhere, OptimizeResult, Request, optimize
 from disc_tf.options import Options
 from disc_tf.saved_model_report import MAIN_GRAPH, FunctionReport
 
@@ -42,30 +42,31 @@ def rewrite_meta_graph(
     all_functions: bool = False,
     dry_run: bool = False,
     compiled: Compiled | None = None,
+    elsewhere: Elsewhere | None = None,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> Rewritten:
     """Compile what the signatures and methods of a MetaGraph call; see `disc_tf.frontend.saved_model.find_roots` for what that is.
 
-    compiled: shared among MetaGraphs, so that equal clusters are compiled once.
+    compiled: shared among MetaGraphs, so that equal clusters are compiled once. elsewhere: see `disc_tf.optimizer.Request`.
     """
-    compiled = {} if compiled is None else compiled
+    means: dict[str, Any] = {"compiled": {} if compiled is None else compiled, "elsewhere": elsewhere}
     roots = find_roots(meta, signatures, all_functions) if is_tf2(meta) else Roots()
     if roots.functions:
-        return _Functions(meta, roots, settings, dry_run, compiled, progress).run()
-    return _main_graph(meta, signatures, settings, dry_run, compiled, progress)
+        return _Functions(meta, roots, settings, dry_run, means, progress).run()
+    return _main_graph(meta, signatures, settings, dry_run, means, progress)
 
 
 class _Functions:
     """Function by function, from the roots: one that only calls another passes on; what a body still calls afterwards comes next."""
 
     def __init__(
-        self, meta: Any, roots: Roots, settings: Options, dry_run: bool, compiled: Compiled, progress: Callable[[str], None]
+        self, meta: Any, roots: Roots, settings: Options, dry_run: bool, means: Mapping[str, Any], progress: Callable[[str], None]
     ) -> None:
         self.meta = meta
         self.roots = roots
         self.settings = settings
         self.dry_run = dry_run
-        self.compiled = compiled
+        self.means = means
         self.progress = progress
         self.library = Library(meta.graph_def)
         self.gradients = list(meta.graph_def.library.gradient)
@@ -113,8 +114,8 @@ class _Functions:
                 dry_run=self.dry_run,
                 progress=lambda text: self.progress(f"{name}: {text}"),
                 with_recipe=False,
-                compiled=self.compiled,
                 read_tables=self.read_tables,
+                **self.means,
             )
             result = optimize(request)
         except GraphError as e:
@@ -184,7 +185,7 @@ def _main_graph(
     signatures: Sequence[str] | None,
     settings: Options,
     dry_run: bool,
-    compiled: Compiled,
+    means: Mapping[str, Any],
     progress: Callable[[str], None],
 ) -> Rewritten:
     """The graph of a TensorFlow 1 model, for the outputs of its signatures. Whatever else is in it stays."""
@@ -207,9 +208,9 @@ def _main_graph(
         dry_run=dry_run,
         progress=progress,
         with_recipe=False,
-        compiled=compiled,
         runs=runs,
         read_tables=not updates_sparsely(every_node(graph)),
+        **means,
     )
     try:
         result = optimize(request)

@@ -106,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
     from disc_tf.optimizer import StrictError, optimize_graph_def
 
     options = options_from(args)
-    if not args.dry_run and not args.output and not args.remote_dry_run:
+    args.dry_run = args.dry_run or args.remote_dry_run
+    if not args.dry_run and not args.output:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
     remote.check(args)
     say = Say(args.quiet)
@@ -121,25 +122,22 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")
-    if args.remote_dry_run:
-        return _print_request(args, graph, options)
     specs, outputs, trace = ([], list(args.outputs), [])
     if not args.no_verify and not args.dry_run:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
     elif not args.outputs:
         _, outputs, _ = quiet_specs(args, graph)
     try:
-        with remote.connected(args) as client:
-            elsewhere = client.compile_graph if client is not None else None
+        with remote.compiling(args, say) as elsewhere:
             result = optimize_graph_def(
                 graph, outputs=outputs or None, options=options, dry_run=args.dry_run, progress=say, elsewhere=elsewhere
             )
-            if client is not None:
-                say(f"{args.remote}: {client.sent} bytes sent, {client.received} received")
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     except StrictError as e:
         raise CommandError(f"{args.input}: --strict: {e}", NOTHING_COMPILED) from e
+    if args.remote_dry_run:
+        return OK
     report = result.report
     code, sizes = OK, None
     if not args.dry_run:
@@ -161,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         _write_output(args, result.graph_def)
         say(f"wrote {args.output}")
     if args.report:
-        if is_html(args.report) and not args.no_timing:
+        if is_html(args.report) and not args.no_timing and not args.remote:  # a profile means compiling here
             add_profile(report, graph, specs, sizes, threads=args.threads, progress=say)
         write_report(args.report, report, args.input)
     if args.json:
@@ -175,17 +173,6 @@ def run(args: argparse.Namespace) -> int:
     if code == OK and options.strict:
         return strict_code(args.input, report, "planned" if args.dry_run else "compiled")
     return code
-
-
-def _print_request(args: argparse.Namespace, graph: Any, options: Options) -> int:
-    from disc_tf.frontend.errors import GraphError
-
-    _, outputs, _ = quiet_specs(args, graph)
-    try:
-        remote.print_request(graph, list(args.outputs) or outputs, options, full=args.remote_full)
-    except GraphError as e:
-        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
-    return OK
 
 
 def strict_code(path: str, report: Report, status: str) -> int:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from disc_tf.commands import remote
 from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
@@ -61,32 +62,36 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     _check(args.input)
     sizes = _sizes(args)
     try:
-        result = optimize_saved_model(
-            args.input,
-            args.output,
-            options,
-            tags=args.tag or None,
-            signatures=args.signature or None,
-            all_functions=args.all_functions,
-            freeze=args.freeze,
-            overwrite=args.overwrite,
-            dry_run=args.dry_run,
-            verify=not args.no_verify,
-            prove=functools.partial(
-                prove_saved_model,
-                timing=not args.no_timing,
-                time_budget=options.time_budget,
-                threads=args.threads,
-                points=args.points,
-                sizes=sizes,
+        with remote.compiling(args, say) as elsewhere:
+            result = optimize_saved_model(
+                args.input,
+                args.output,
+                options,
+                tags=args.tag or None,
+                signatures=args.signature or None,
+                all_functions=args.all_functions,
+                freeze=args.freeze,
+                overwrite=args.overwrite,
+                dry_run=args.dry_run,
+                verify=not args.no_verify,
+                prove=functools.partial(
+                    prove_saved_model,
+                    timing=not args.no_timing,
+                    time_budget=options.time_budget,
+                    threads=args.threads,
+                    points=args.points,
+                    sizes=sizes,
+                    progress=say,
+                ),
                 progress=say,
-            ),
-            progress=say,
-        )
+                elsewhere=elsewhere,
+            )
     except StrictError as e:
         raise CommandError(f"{args.input}: --strict: {e}", NOTHING_COMPILED) from e
     except (SavedModelError, PublishError) as e:
         raise CommandError(str(e), BAD_INPUT) from e
+    if args.remote_dry_run:
+        return OK
     report = result.report
     if result.path is not None:
         say(f"wrote {result.path}")

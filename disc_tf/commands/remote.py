@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disc_tf.commands.common import BAD_INPUT, USAGE, CommandError
-from disc_tf.options import Options
+from disc_tf.commands.standalone import SUFFIX
+from disc_tf.commands.unused import refuse
+
+if TYPE_CHECKING:
+    from disc_tf.optimizer import Elsewhere
 
 _FLAGS = (
     ("--remote-ca", "ca", "FILE", "certificate authority of the server (PEM); switches TLS on"),
@@ -36,27 +40,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--trust-file", metavar="FILE", default="", help="keys whose signatures are accepted; nothing else is then")
 
 
+#: without --remote
+NOT_REMOTE = dict.fromkeys(
+    ("remote_ca", "remote_cert", "remote_key", "remote_token_file", "remote_tls", "remote_timeout", "trust_file"),
+    "goes with --remote HOST:PORT",
+)
+#: with -o NAME.disc
+NO_DISC = dict.fromkeys(("remote", "remote_dry_run"), "is for graphs and SavedModels: a stand-alone file is made here")
+
+
 def check(args: argparse.Namespace) -> None:
-    """`CommandError` for flags that need --remote."""
-    if args.remote:
-        if args.remote_timeout < 0:
-            raise CommandError("--remote-timeout is negative", USAGE)
-        return
-    for flag, _, _, _ in _FLAGS:
-        if getattr(args, flag.lstrip("-").replace("-", "_")):
-            raise CommandError(f"{flag} goes with --remote HOST:PORT", USAGE)
-    for flag in ("remote_full", "remote_tls", "remote_timeout", "trust_file"):
-        if getattr(args, flag):
-            raise CommandError(f"--{flag.replace('_', '-')} goes with --remote HOST:PORT", USAGE)
+    """`CommandError` for flags that do not go together."""
+    if args.output and args.output.endswith(SUFFIX):
+        refuse(args, NO_DISC)
+    if not args.remote:
+        refuse(args, NOT_REMOTE)
+        if not args.remote_dry_run:
+            refuse(args, ["remote_full"], "goes with --remote HOST:PORT, or with --remote-dry-run")
+    elif args.remote_timeout < 0:
+        raise CommandError("--remote-timeout is negative: give seconds, 0 for the server's limit", USAGE)
 
 
 @contextmanager
-def connected(args: argparse.Namespace) -> Iterator[Any]:
-    """A `disc_tf.remote.Client`, None without --remote. `CommandError` for whatever is wrong with the connection or the answer."""
+def compiling(args: argparse.Namespace, say: Callable[[str], None]) -> Iterator[Elsewhere | None]:
+    """Who compiles: None, this process; with --remote the server; with --remote-dry-run nobody, and what would be sent is printed.
+
+    `CommandError` for whatever is wrong with the connection or the answer.
+    """
+    if args.remote_dry_run:
+        from disc_tf.remote.dry_run import printer
+
+        yield printer(print, full=args.remote_full)
+        return
     if not args.remote:
         yield None
         return
     try:
+        from disc_tf.remote.check import CheckError
         from disc_tf.remote.client import Client
         from disc_tf.remote.connection import Address
         from disc_tf.remote.errors import RemoteError
@@ -73,11 +93,12 @@ def connected(args: argparse.Namespace) -> Iterator[Any]:
         raise CommandError(f"--remote {args.remote}: {e}", USAGE) from e
     with client:
         try:
-            yield client
+            yield client.compile_graph
         except RemoteError as e:
             raise CommandError(f"{args.remote}: {e}{_advice(e)}", BAD_INPUT) from e
-        except (ResultError, TrustError) as e:
+        except (ResultError, TrustError, CheckError) as e:
             raise CommandError(f"{args.remote}: {e}", BAD_INPUT) from e
+        say(f"{args.remote}: {client.sent} bytes sent, {client.received} received")
 
 
 def _advice(error: Any) -> str:
@@ -86,27 +107,3 @@ def _advice(error: Any) -> str:
     if error.code == "UNAUTHENTICATED":
         return "; give --remote-token-file, or --remote-cert and --remote-key"
     return ""
-
-
-def print_request(graph_def: Any, outputs: Any, options: Options, *, full: bool) -> None:
-    """Every value that would be sent, and what is sent of the rest."""
-    from disc_tf.frontend.load import load
-    from disc_tf.optimizer import Request
-    from disc_tf.remote.merge import prepare
-
-    loaded = load(graph_def, outputs or None, keep_control=options.keep_control)
-    ready = prepare(loaded, Request(graph_def, outputs or None, options), with_contents=full)
-    kinds: dict[str, int] = {}
-    for node in ready.skeleton.graph_def.node:
-        kinds[node.op] = kinds.get(node.op, 0) + 1
-    print(f"request: {len(ready.request.graph)} bytes before compression, {len(ready.skeleton.graph_def.node)} nodes")
-    print("nodes by op: " + ", ".join(f"{op} {n}" for op, n in sorted(kinds.items())))
-    print(f"constants without content: {ready.skeleton.opaque} different ones")
-    print(f"constants with content ({len(ready.skeleton.sent)}; names are not sent):")
-    for name, text in ready.skeleton.sent:
-        print(f"  {name}: {text}")
-    if full:
-        print("--remote-full: all other constants too")
-    for text, stand_in in ready.skeleton.texts.items():
-        print(f"  message {stand_in} stands for {text!r}")
-    print(f"options: {str(ready.request.options).strip()}")
