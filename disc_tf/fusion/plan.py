@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from disc_tf.fusion.access import EXPENSIVE, INDEX_OPS, Access, is_pointwise
 from disc_tf.fusion.conv import conv_group, settle_convolutions
+from disc_tf.fusion.early import ranks
 from disc_tf.fusion.groups import MAX_OPS, Group, Grouping
 from disc_tf.fusion.outline import REGION_OPS, UPDATE
 from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention, settle_dots
@@ -23,6 +24,7 @@ from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS
 from disc_tf.passes.wide_concats import WIDEST
+from disc_tf.passes.work import rough_work
 
 #: ops that a loop kernel carries out
 _LOOP_OPS = INDEX_OPS | VIEW_OPS | {"bitcast_convert"}
@@ -264,14 +266,18 @@ def _join_siblings(grouping: Grouping) -> None:
 
 
 def _schedule(grouping: Grouping) -> list[Fusion]:
-    """Groups in a topological order: host code as early as it can, else the order of the program."""
+    """Groups in a topological order: host code as early as it can, then what early results need, else the order of the program."""
     graph = grouping.graph
     group_at = {graph.find(grouping.index[g.anchor]): g for g in grouping.groups}
     roots = graph.clusters()
     waiting = {c: len(graph.predecessors(c)) for c in roots}
 
-    def key(c: int) -> tuple[int, int]:
-        return (0 if group_at[c].kind in ("host", "constant") else 1, min(graph.members(c)))
+    made = [graph.find(grouping.index[v.op]) for v in grouping.access.fn.results if v.op is not None and v.op in grouping.index]
+    env = grouping.access.fn.env
+    early = ranks(graph, made, lambda c: sum(rough_work(op, env) for op in group_at[c].ops))
+
+    def key(c: int) -> tuple[int, int, int]:
+        return (0 if group_at[c].kind in ("host", "constant") else 1, early.get(c, len(roots)), min(graph.members(c)))
 
     first = {c: key(c) for c in roots}
     ready = [(*first[c], c) for c in roots if not waiting[c]]

@@ -15,23 +15,20 @@ Sets are bit masks over the positions of the function's parameters.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_block, outer_values, walk
-from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TOKEN, TensorType
 from disc_tf.passes.placement import can_host
 from disc_tf.passes.rewriter import dims_of_op, words
 from disc_tf.passes.specialize import resolve_bound_dims
+from disc_tf.passes.work import rough_work
 
 MAX_SEGMENTS = 8
 #: a set is worth a segment from this share on of the work that needs more inputs, and of all work
 _WORTH, _LEAST = 0.25, 0.02
-#: what a symbolic extent without a likely value is taken for, and the iterations of a loop
-_NOMINAL, _TRIPS = 64, 16
 #: made again where they are read: cheaper than memory
 _CLONED = words("constant iota disc.dim broadcast_in_dim")
-_FREE = _CLONED | words("reshape transpose slice reverse return disc.bind_dim disc.create_token disc.after_all disc.check")
 #: what reads memory that only a check vouches for, or runs for as long as its operands say: after every check on its inputs
 _CAREFUL = words("gather dynamic_slice while case disc.bind_dim")
 
@@ -160,7 +157,7 @@ class _Split:
     def _worth(self) -> set[int]:
         work: dict[int, float] = {}
         for op in self.ops:
-            work[self.need[op]] = work.get(self.need[op], 0.0) + self._work(op)
+            work[self.need[op]] = work.get(self.need[op], 0.0) + rough_work(op, self.main.env)
         total = sum(work.values())
         sets = {self.mask[v] for v in self.results}
         sets |= {self.need[op] for op in self.bound.values()}
@@ -170,33 +167,6 @@ class _Split:
             if own >= _WORTH * sum(w for other, w in work.items() if other != m and other & m == m):
                 sets.add(m)
         return sets
-
-    def _work(self, op: Op) -> float:
-        """A rough count of operations at likely extents."""
-        if op.regions and op.name in ("while", "case"):
-            return _TRIPS * sum(self._work(inner) for r in op.regions for inner in r.ops)
-        if op.name in _FREE:
-            return 0.0
-        size = max((self._extent(v.tensor.dims) for v in op.results if isinstance(v.type, TensorType)), default=0.0)
-        if op.name == "dot_general":
-            return 2 * size * self._extent(op.operands[0].dims[a] for a in op.attrs["lhs_contracting"])
-        if op.name == "convolution":
-            return 2 * size * self._extent(op.operands[1].dims[:-1])
-        if op.name == "reduce":
-            size = max(size, self._extent(op.operands[0].dims))
-        return 4 * size
-
-    def _extent(self, dims: Iterable[Dim]) -> float:
-        total = 1.0
-        for d in dims:
-            likely = self.main.env.likely(d)
-            if not likely:
-                try:
-                    likely = (d.evaluate(dict.fromkeys(d.symbols(), _NOMINAL)),)
-                except (ZeroDivisionError, ValueError):
-                    likely = (_NOMINAL,)
-            total *= max(likely[0], 1)
-        return total
 
     # ---- where each op goes -------------------------------------------------------------------------------------
 

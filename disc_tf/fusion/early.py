@@ -1,0 +1,37 @@
+"""Results that take little of the work come first: somebody may wait for them (see `runtime.Job`, `disc-tf serve`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from disc_tf.fusion.cluster_graph import ClusterGraph
+
+#: a result is early if it takes less than this share of all work
+_EARLY = 0.75
+
+
+def ranks(graph: ClusterGraph, results: Iterable[int], work: Callable[[int], float]) -> dict[int, int]:
+    """Cluster -> its place in the queue, for the clusters that early results need; all others come after these.
+
+    ``results``: the clusters that make the function's results. ``work``: of a cluster. Empty if no result is early.
+    """
+    made = list(dict.fromkeys(results))
+    if len(made) < 2:
+        return {}
+    order = graph.clusters()
+    place = {c: i for i, c in enumerate(order)}
+    needs: list[int] = []  # bit i of the mask: cluster i of the order is needed
+    for i, c in enumerate(order):
+        mask = 1 << i
+        for p in graph.predecessors(c):
+            mask |= needs[place[p]]
+        needs.append(mask)
+    effort = [work(c) for c in order]
+    of = {c: sum(e for i, e in enumerate(effort) if needs[place[c]] >> i & 1) for c in made}
+    limit = _EARLY * sum(effort)
+    found: dict[int, int] = {}
+    for rank, c in enumerate(sorted((c for c in made if of[c] < limit), key=lambda c: (of[c], place[c]))):
+        for i in range(len(order)):
+            if needs[place[c]] >> i & 1:
+                found.setdefault(order[i], rank)
+    return found
