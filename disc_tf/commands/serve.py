@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, CommandError
 from disc_tf.commands.unused import NO_BATCHES, NO_REST, refuse
-from disc_tf.commands.verify import at_least, between, seconds
+from disc_tf.commands.verify import at_least, between, positive_seconds, seconds
+
+#: more are a mistake
+_MOST_THREADS = 4096
+
+
+def _batch_rows(text: str) -> int:
+    """An argparse type: 0 (off), or rows of a batch."""
+    rows = at_least(0)(text)
+    if rows == 1:
+        raise argparse.ArgumentTypeError("one row is no batch: give 2 or more, or 0 for none")
+    return rows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("base", nargs="?", help="the base path of a model: a directory of numbered version directories")
+    parser.add_argument("base", nargs="?", help="the base path of a model: a directory of numbered version directories (or its URL)")
     parser.add_argument("--name", help="the model's name (default: the base path's last part)")
     parser.add_argument("--models-config", metavar="F", help="serve the models of a ModelServer configuration file instead")
     parser.add_argument("--versions", default="latest", metavar="P", help="which versions: latest, latest:N, all, or numbers as in 3,5")
@@ -28,22 +40,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     net.add_argument("--tls-client-ca", default="", metavar="F", help="ask clients for a certificate signed by one of these")
     net.add_argument("--token-file", metavar="F", help="ask for the bearer token in this file")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--threads", type=at_least(1), default=16, help="requests that run at once, of each protocol (default: 16)")
+    limits.add_argument(
+        "--threads", type=between(1, _MOST_THREADS), default=16, help="requests that run at once, of each protocol (default: 16)"
+    )
     limits.add_argument(
         "--max-concurrent", type=at_least(1), default=2000, help="requests that may wait or run; more are refused (default: 2000)"
     )
     limits.add_argument("--max-message-mb", type=between(1, 2048), default=256, help="largest request (default: 256)")
     limits.add_argument(
-        "--rest-timeout", type=seconds, default=30.0, metavar="S", help="seconds that a REST request may take (default: 30)"
+        "--rest-timeout", type=positive_seconds, default=30.0, metavar="S", help="seconds that a REST request may take (default: 30)"
     )
-    limits.add_argument("--intra-op", type=at_least(0), default=0, metavar="N", help="TensorFlow's intra-op threads (default: all CPUs)")
-    limits.add_argument("--inter-op", type=at_least(0), default=0, metavar="N", help="TensorFlow's inter-op threads (default: all CPUs)")
+    for flag, what in (("--intra-op", "intra-op"), ("--inter-op", "inter-op")):
+        limits.add_argument(
+            flag, type=between(0, _MOST_THREADS), default=0, metavar="N", help=f"TensorFlow's {what} threads (default: all CPUs)"
+        )
     life = parser.add_argument_group("versions and life cycle")
     life.add_argument(
         "--poll", type=seconds, default=1.0, metavar="S", help="look for versions every S seconds (default: 1; 0: only at the start)"
     )
     life.add_argument(
         "--quiet-seconds", type=seconds, default=1.0, metavar="S", help="a version is complete when it has not changed for S seconds"
+    )
+    life.add_argument("--cache-dir", default="", metavar="DIR", help="where copies of an object store's versions are kept while loaded")
+    life.add_argument(
+        "--cache-mb", type=between(1, 1 << 30), default=20480, metavar="N", help="how much these copies may be in all (default: 20480)"
     )
     life.add_argument("--no-warmup", action="store_true", help="do not replay warm-up records when a version is loaded")
     life.add_argument(
@@ -63,13 +83,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     batch = parser.add_argument_group("batching (off unless --batch-rows is given)")
     batch.add_argument(
         "--batch-rows",
-        type=at_least(0),
+        type=_batch_rows,
         default=0,
         metavar="N",
         help="run requests together, up to N rows, where rows are proved independent",
     )
     batch.add_argument(
-        "--batch-wait-us", type=at_least(0), default=1000, metavar="US", help="how long a request waits for others (default: 1000)"
+        "--batch-wait-us",
+        type=between(0, 60_000_000),
+        default=1000,
+        metavar="US",
+        help="how long a request waits for others (default: 1000)",
     )
     batch.add_argument(
         "--batch-queue", type=at_least(1), default=1024, metavar="N", help="requests that may wait for a batch (default: 1024)"
@@ -100,11 +124,10 @@ def run(args: argparse.Namespace) -> int:
                 raise CommandError("--name, --label and --versions are for a base path; with --models-config the file says it", USAGE)
             models = read_models_config(args.models_config)
         else:
-            base = Path(args.base)
-            name = args.name or base.resolve().name
+            name = args.name or Path(args.base if "://" in args.base else os.path.realpath(args.base)).name
             if not is_model_name(name):
                 raise CommandError(f"{name!r} cannot be a model's name: give one without '/' and ':' (--name)", USAGE)
-            models = [ModelSettings(name, str(base), VersionPolicy.parse(args.versions), _labels(args.label))]
+            models = [ModelSettings(name, args.base, VersionPolicy.parse(args.versions), _labels(args.label))]
         settings = ServerSettings(
             host=args.host,
             port=args.port,
@@ -120,9 +143,11 @@ def run(args: argparse.Namespace) -> int:
             max_concurrent=args.max_concurrent,
             rest_timeout=args.rest_timeout,
             warmup=not args.no_warmup,
-            batching=BatchSettings(args.batch_rows, args.batch_wait_us / 1e6, args.batch_queue) if args.batch_rows > 1 else None,
+            batching=BatchSettings(args.batch_rows, args.batch_wait_us / 1e6, args.batch_queue) if args.batch_rows else None,
             allow_unavailable_labels=args.allow_version_labels_for_unavailable_models,
             reload_roots=tuple(args.reload_root),
+            cache_dir=args.cache_dir,
+            cache_bytes=args.cache_mb << 20,
         )
         server = ModelServer(models, settings)
         if args.host not in ("127.0.0.1", "localhost", "::1") and settings.token is None and not args.tls_client_ca:
@@ -142,10 +167,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _labels(texts: list[str]) -> dict[str, int]:
-    labels = {}
+    from disc_tf.serving.versions import version_number
+
+    labels: dict[str, int] = {}
     for text in texts:
         name, sep, version = text.partition("=")
-        if not sep or not name or not version.isdigit():
-            raise CommandError(f"--label {text!r}: write it as NAME=VERSION", USAGE)
-        labels[name] = int(version)
+        number = version_number(version)
+        if not sep or not name or number is None:
+            raise CommandError(f"--label {text!r}: write it as NAME=VERSION, with a version number", USAGE)
+        labels[name] = number
     return labels

@@ -61,10 +61,21 @@ def between(lowest: int, highest: int) -> Callable[[str], int]:
     return integer
 
 
+#: longer times are mistakes, and the system's clocks do not take them
+_LONGEST_SECONDS = 1e9
+
+
 def seconds(text: str) -> float:
     value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number of seconds from 0 on")
+    if not 0 <= value <= _LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of seconds from 0 to {_LONGEST_SECONDS:.0e}")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    value = seconds(text)
+    if not value:
+        raise argparse.ArgumentTypeError("0 seconds leave no time: give more")
     return value
 
 

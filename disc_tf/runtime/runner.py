@@ -71,17 +71,30 @@ def segment_names(artifact: Artifact) -> list[tuple[list[str], list[str]]]:
 
 
 class Runner:
-    """A loaded model. Thread-safe: any number of runs at a time. ``inputs`` and ``outputs``: `Tensor` by name, in order."""
+    """A loaded model. Thread-safe: any number of runs at a time. ``inputs`` and ``outputs``: `Tensor` by name, in order.
 
-    def __init__(self, executable: Executable, name: str = "") -> None:
+    ``input_names``, ``output_names``: other names than the artefact's, of all arguments and results by position. With the former, constants
+    whose values the file lacks are inputs like others; arrays of them must not be changed between runs.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        name: str = "",
+        *,
+        input_names: Mapping[int, str] | None = None,
+        output_names: Mapping[int, str] | None = None,
+    ) -> None:
         missing = [x.name for i, x in enumerate(executable.args) if x.kind == "const" and i not in executable.bound]
-        if missing:
+        if missing and input_names is None:
             shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
             raise ArtifactError(f"{name or 'the artefact'} is not stand-alone: it lacks the values of {len(missing)} constants ({shown})")
         self.executable = executable
-        self.inputs = {x.name: Tensor.of(x) for i, x in enumerate(executable.args) if i not in executable.bound}
-        self.outputs = {x.name: Tensor.of(x) for x in executable.results}
-        self._index = {x.name: i for i, x in enumerate(executable.args)}
+        called = input_names if input_names is not None else {i: x.name for i, x in enumerate(executable.args)}
+        results = output_names if output_names is not None else {i: x.name for i, x in enumerate(executable.results)}
+        self.inputs = {called[i]: Tensor.of(x) for i, x in enumerate(executable.args) if i not in executable.bound}
+        self.outputs = {results[i]: Tensor.of(x) for i, x in enumerate(executable.results)}
+        self._index = {called[i]: i for i in range(len(executable.args))}
         self._lock = threading.Lock()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
 
@@ -202,8 +215,19 @@ class Job:
         """Whether the run has ended, well or not."""
         return self._all.done()
 
+    def on_failure(self, action: Callable[[BaseException], object]) -> None:
+        """Call ``action`` with what the run raises, once it has (at once if that has been); CancelledError after `cancel`."""
+
+        def ended(run: Future[dict[str, np.ndarray]]) -> None:
+            error = concurrent.futures.CancelledError() if run.cancelled() else run.exception()
+            if error is not None:
+                action(error)
+
+        self._all.add_done_callback(ended)
+
     def cancel(self) -> None:
-        """Abandon the run; outputs that are not there are cancelled. Segments whose inputs are there may still run, no others will."""
+        """Abandon the run; outputs that are not there are cancelled. What runs now goes on until its next output is complete, at most to
+        the end of its segment."""
         self._end(concurrent.futures.CancelledError())
 
     def __enter__(self) -> Self:
@@ -276,6 +300,8 @@ class Job:
 
     def _came(self, index: int, array: np.ndarray) -> None:
         """An output is complete: called by the runtime in the driving thread."""
+        if self._over:
+            raise concurrent.futures.CancelledError("nobody waits for the rest")  # the program stops here
         view = array.view()
         view.flags.writeable = False
         name = self._names[index]

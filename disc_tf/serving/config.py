@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from disc_tf.serving.protos import message_class, pool
+from disc_tf.serving.versions import version_number
 
 
 class ConfigError(ValueError):
@@ -37,11 +38,12 @@ class VersionPolicy:
         kind, _, rest = text.partition(":")
         if text == "all":
             return VersionPolicy("all")
-        if kind == "latest" and (not rest or (rest.isdigit() and int(rest))):
-            return VersionPolicy("latest", int(rest or 1))
-        parts = text.split(",")
-        if all(p.strip().isdigit() for p in parts):
-            return VersionPolicy("specific", versions=tuple(sorted({int(p) for p in parts})))
+        count = version_number(rest) if rest else 1
+        if kind == "latest" and count:
+            return VersionPolicy("latest", count)
+        numbers = {version_number(p.strip()) for p in text.split(",")}
+        if None not in numbers:
+            return VersionPolicy("specific", versions=tuple(sorted(n for n in numbers if n is not None)))
         raise ConfigError(f"version policy {text!r}: write latest, latest:N, all, or numbers as in 3,5")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -14,8 +15,9 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from disc_tf.serving.errors import CODES, ServingError, from_exception
-from disc_tf.serving.handlers import SERVICES, Handlers, request_class
+from disc_tf.serving.handlers import SERVICES, STREAMS, Handlers, request_class
 from disc_tf.serving.metrics import Metrics
+from disc_tf.serving.streaming import Cancellation
 
 log = logging.getLogger("disc_tf.serving")
 
@@ -44,6 +46,38 @@ def _method(handler: Callable[..., Any], api: str, metrics: Metrics) -> Callable
                 if left is not None and left <= 0:
                     raise ServingError("DEADLINE_EXCEEDED", "the deadline passed while the request waited for a thread")
                 return handler(request, None if left is None else start + left)
+        except Exception as e:
+            error = from_exception(e)
+            status = error.code
+            if status == "INTERNAL":
+                log.exception("%s failed", api)
+            context.abort(_STATUS[CODES[status]], error.message)
+        finally:
+            metrics.finish(model_of(request), api, "gRPC", status, time.monotonic() - start)
+
+    return call
+
+
+def _stream(handler: Callable[..., Any], api: str, metrics: Metrics) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        start = time.monotonic()
+        left = context.time_remaining()
+        status = "CANCELLED"  # unless it ends otherwise
+        cancellation = Cancellation()
+        if not context.add_callback(cancellation.set):
+            cancellation.set()
+        try:
+            with metrics.running.track_inprogress():
+                if left is not None and left <= 0:
+                    raise ServingError("DEADLINE_EXCEEDED", "the deadline passed while the request waited for a thread")
+                with contextlib.closing(handler(request, None if left is None else start + left, cancellation)) as responses:
+                    first = True
+                    for response in responses:
+                        if first:
+                            metrics.first_output(model_of(request), time.monotonic() - start)
+                        first = False
+                        yield response
+            status = "OK"
         except Exception as e:
             error = from_exception(e)
             status = error.code
@@ -114,6 +148,16 @@ class GrpcServer:
                 for method, (_, _, attribute) in methods.items()
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, table),))
+        for service, methods in STREAMS.items():
+            table = {
+                method: grpc.unary_stream_rpc_method_handler(
+                    _stream(getattr(handlers, attribute), method, metrics),
+                    request_deserializer=request_class(service, method).FromString,
+                    response_serializer=_serialize,
+                )
+                for method, (_, _, attribute) in methods.items()
+            }
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, table),))
         self._health = health.HealthServicer(experimental_non_blocking=True, experimental_thread_pool=futures.ThreadPoolExecutor(2))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self.set_ready(False)
@@ -134,7 +178,7 @@ class GrpcServer:
     def set_ready(self, ready: bool) -> None:
         """What health checks are told, of the server and of both services."""
         status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in ("", *SERVICES):
+        for name in ("", *SERVICES, *STREAMS):
             self._health.set(name, status)
 
     def start(self) -> None:

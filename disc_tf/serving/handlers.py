@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ from disc_tf.serving.errors import CODES, ServingError, invalid
 from disc_tf.serving.manager import ModelManager, label_or_version
 from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.servable import CLASSIFY, DEFAULT_SIGNATURE, REGRESS, Servable, Signature
+from disc_tf.serving.sources import below, is_remote
+from disc_tf.serving.streaming import Cancellation
 from disc_tf.serving.tensors import MAX_TENSOR_BYTES, to_numpy, to_proto, type_name
 
 _STATES = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
@@ -43,8 +45,8 @@ def run_directly(
 class Handlers:
     """The RPCs over a `ModelManager`.
 
-    ``reload_roots``: directories below which a reload request may name base paths. ``observe(model, seconds)``: time in TensorFlow.
-    Every method raises `ServingError`.
+    ``reload_roots``: directories, and URLs of object stores, below which a reload request may name base paths.
+    ``observe(model, seconds)``: time in TensorFlow. Every method raises `ServingError`.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Handlers:
         manager: ModelManager,
         *,
         run: Runner = run_directly,
-        reload_roots: tuple[Path, ...] = (),
+        reload_roots: tuple[Path | str, ...] = (),
         max_tensor_bytes: int = MAX_TENSOR_BYTES,
         observe: Callable[[str, float], object] = lambda model, seconds: None,
     ) -> None:
@@ -72,21 +74,51 @@ class Handlers:
 
     def predict_on(self, servable: Servable, request: Any, deadline: float | None = None) -> Any:
         """`predict` on a given version (warm-up)."""
+        signature, feeds, outputs = self._checked(servable, request)
+        with self._timed(servable.name):
+            values = self._run(servable, signature, feeds, outputs, deadline)
+        return _response(servable, signature, dict(zip(outputs, values, strict=True)))
+
+    def predict_streamed(
+        self, request: Any, deadline: float | None = None, cancellation: Cancellation | None = None
+    ) -> Generator[Any, None, None]:
+        """The answer to a Predict in parts: each PredictResponse has outputs that have come to exist, each output comes once."""
+        with self._lease(request) as servable, contextlib.closing(
+            self.predict_streamed_on(servable, request, deadline, cancellation)
+        ) as responses:
+            for response in responses:
+                response.model_spec.name = request.model_spec.name
+                yield response
+
+    def predict_streamed_on(
+        self, servable: Servable, request: Any, deadline: float | None = None, cancellation: Cancellation | None = None
+    ) -> Generator[Any, None, None]:
+        """`predict_streamed` on a given version."""
+        options = request.predict_streamed_options
+        if options.request_state or options.split_dimensions:
+            raise ServingError("UNIMPLEMENTED", "requests whose tensors come in several messages are not supported")
+        signature, feeds, outputs = self._checked(servable, request)
+        streamer = None if options.return_single_response else servable.streamers.of(signature)
+        if streamer is None:
+            with self._timed(servable.name):
+                values = self._run(servable, signature, feeds, outputs, deadline)
+            yield _response(servable, signature, dict(zip(outputs, values, strict=True)))
+            return
+        with self._timed(servable.name), contextlib.closing(
+            streamer.start(feeds, outputs, deadline, cancellation or Cancellation())
+        ) as parts:
+            for found in parts:
+                yield _response(servable, signature, found)
+
+    def _checked(self, servable: Servable, request: Any) -> tuple[Signature, dict[str, np.ndarray], tuple[str, ...]]:
+        """The signature of a PredictRequest, its inputs and the outputs that are wanted, by name."""
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         signature = servable.signature(name)
         if signature is None:
             raise ServingError("FAILED_PRECONDITION", f'Serving signature key "{name}" not found.')
         if signature.unusable:
             raise ServingError("UNIMPLEMENTED", f'Serving signature "{name}": {signature.unusable}')
-        feeds = self._feeds(signature, request.inputs)
-        outputs = _outputs(signature, list(request.output_filter))
-        with self._timed(servable.name):
-            values = self._run(servable, signature, feeds, outputs, deadline)
-        response = serving("PredictResponse")
-        _fill_spec(response, "", name, servable.version)
-        for alias, value in zip(outputs, values, strict=True):
-            to_proto(value, response.outputs[alias])
-        return response
+        return signature, self._feeds(signature, request.inputs), _outputs(signature, list(request.output_filter))
 
     def _feeds(self, signature: Signature, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         given, known = set(inputs), set(signature.inputs)
@@ -231,8 +263,10 @@ class Handlers:
             raise ServingError("UNKNOWN", f"Some models did not become available: {', '.join(missing)}")
 
     def _allowed(self, path: str) -> bool:
-        real = Path(path).resolve()
-        return any(real.is_relative_to(root) for root in self._roots)
+        if is_remote(path):
+            return any(below(path, root) for root in self._roots if isinstance(root, str))
+        real = Path(path.removeprefix("file://")).resolve()
+        return any(real.is_relative_to(root) for root in self._roots if isinstance(root, Path))
 
     # ---- shared ----
 
@@ -259,6 +293,15 @@ def _outputs(signature: Signature, wanted: list[str]) -> tuple[str, ...]:
     return tuple(wanted) or tuple(sorted(signature.outputs))
 
 
+def _response(servable: Servable, signature: Signature, outputs: Mapping[str, np.ndarray]) -> Any:
+    """A PredictResponse; the model's name is left out."""
+    response = serving("PredictResponse")
+    _fill_spec(response, "", signature.name, servable.version)
+    for alias, value in outputs.items():
+        to_proto(value, response.outputs[alias])
+    return response
+
+
 def _fill_spec(message: Any, name: str, signature: str, version: int) -> None:
     message.model_spec.name = name
     message.model_spec.signature_name = signature
@@ -280,7 +323,12 @@ SERVICES: dict[str, dict[str, tuple[str, str, str]]] = {
     },
 }
 
+#: the same for methods whose answer is a stream of responses (proto/disc_tf/streaming.proto)
+STREAMS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "disc_tf.serving.StreamedPrediction": {"PredictStreamed": ("PredictRequest", "PredictResponse", "predict_streamed")},
+}
+
 
 def request_class(service: str, method: str) -> Any:
     """The class of a method's request."""
-    return message_class(f"serving.{SERVICES[service][method][0]}")
+    return message_class(f"serving.{(SERVICES | STREAMS)[service][method][0]}")

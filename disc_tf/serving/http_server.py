@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hmac
 import logging
@@ -11,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from concurrent import futures
 from typing import Any
 
@@ -23,11 +24,16 @@ from disc_tf.serving.handlers import Handlers
 from disc_tf.serving.manager import label_or_version
 from disc_tf.serving.metrics import CONTENT_TYPE, Metrics
 from disc_tf.serving.protos import serving
+from disc_tf.serving.servable import Servable
+from disc_tf.serving.streaming import Cancellation
 
 log = logging.getLogger("disc_tf.serving")
 
+#: a streamed answer: of body, deadline and whether the client is gone
+Lines = Callable[[bytes, float | None, Cancellation], Generator[str, None, None]]
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[0-9]{1,19})|/labels/(?P<label>[^/:]+))?"
 _CALL = re.compile(_MODEL + r":(?P<method>predict|classify|regress)", re.IGNORECASE)
+_STREAM = re.compile(_MODEL + r":predict_streamed", re.IGNORECASE)
 _INFO = re.compile(_MODEL + r"(?P<metadata>/metadata)?", re.IGNORECASE)
 #: so many bodies of the largest size may be in memory at once
 _LARGE_BODIES = 4
@@ -55,7 +61,30 @@ class RestApi:
             return found["model"], "GetModelStatus", functools.partial(self._status, found)
         raise invalid(f"Malformed request: {method} {path}")
 
+    def stream(self, method: str, path: str) -> tuple[str, Lines] | None:
+        """(model, function that gives lines of JSON as outputs come to exist) of a path that asks for a streamed Predict, else None."""
+        found = _STREAM.fullmatch(path) if method == "POST" and path.isascii() else None
+        return None if found is None else (found["model"], functools.partial(self._predict_streamed, found))
+
     def _predict(self, found: re.Match[str], body: bytes, deadline: float | None) -> str:
+        with self._predict_request(found, body) as (servable, request, rows):
+            # the version whose types the values were read with, whatever becomes the latest meanwhile
+            response = self._handlers.predict_on(servable, request, deadline)
+        return json_codec.predict_json(response, rows)
+
+    def _predict_streamed(
+        self, found: re.Match[str], body: bytes, deadline: float | None, cancellation: Cancellation
+    ) -> Generator[str, None, None]:
+        with (
+            self._predict_request(found, body) as (servable, request, _),
+            contextlib.closing(self._handlers.predict_streamed_on(servable, request, deadline, cancellation)) as responses,
+        ):
+            for response in responses:
+                yield json_codec.outputs_json(response)
+
+    @contextlib.contextmanager
+    def _predict_request(self, found: re.Match[str], body: bytes) -> Iterator[tuple[Servable, Any, bool]]:
+        """The version that answers, the PredictRequest, and whether it came in row format."""
         request = serving("PredictRequest")
         _fill_spec(request, found)
         document = json_codec.parse_object(body)
@@ -65,10 +94,7 @@ class RestApi:
             signature = servable.signature(name)
             if signature is None:
                 raise invalid(f'Serving signature name: "{name}" not found in signature def')
-            rows = json_codec.fill_predict_request(request, document, signature)
-            # the version whose types the values were read with, whatever becomes the latest meanwhile
-            response = self._handlers.predict_on(servable, request, deadline)
-        return json_codec.predict_json(response, rows)
+            yield servable, request, json_codec.fill_predict_request(request, document, signature)
 
     def _examples(self, kind: str, found: re.Match[str], body: bytes, deadline: float | None) -> str:
         request = serving("ClassificationRequest" if kind == "classify" else "RegressionRequest")
@@ -190,6 +216,13 @@ class HttpServer:
         try:
             if self._limit is not None and self._running > self._limit:
                 raise ServingError("RESOURCE_EXHAUSTED", f"more than {self._limit} requests run")
+            streamed = self._api.stream(request.method, path)
+            if streamed is not None:
+                model, api = streamed[0], "PredictStreamed"
+                async with asyncio.timeout(self._timeout):
+                    await self._read(request, body)
+                response, error = await self._stream(request, streamed[1], bytes(body), start)
+                return response
             model, api, call = self._api.route(request.method, path)
             async with asyncio.timeout(self._timeout):
                 await self._read(request, body)
@@ -220,6 +253,49 @@ class HttpServer:
                 raise ServingError("RESOURCE_EXHAUSTED", "too many large requests at once")
             self._buffered += len(chunk)
             body += chunk
+
+    async def _stream(
+        self, request: web.Request, lines: Lines, body: bytes, start: float
+    ) -> tuple[web.StreamResponse, ServingError | None]:
+        """Send lines as they come. What fails before the first one is raised; what fails later is the last line, and returned."""
+        cancellation, items = Cancellation(), asyncio.Queue[str | Exception | None]()
+
+        def work() -> None:
+            def tell(item: str | Exception | None) -> None:
+                self._loop.call_soon_threadsafe(items.put_nowait, item)
+
+            try:
+                deadline = start + self._timeout
+                if time.monotonic() >= deadline:
+                    raise ServingError("DEADLINE_EXCEEDED", "the time limit passed while the request waited for a thread")
+                with self._metrics.running.track_inprogress(), contextlib.closing(lines(body, deadline, cancellation)) as found:
+                    for line in found:
+                        tell(line)
+                tell(None)
+            except Exception as e:
+                tell(e)
+
+        worker = self._loop.run_in_executor(self._pool, work)
+        try:
+            item = await items.get()
+            if isinstance(item, Exception):
+                raise item
+            self._metrics.first_output(request.path.split("/")[3].partition(":")[0], time.monotonic() - start)
+            response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+            await response.prepare(request)
+            while isinstance(item, str):
+                await response.write(item.encode() + b"\n")
+                item = await items.get()
+            error = from_exception(item) if item is not None else None
+            if error is not None:
+                await response.write(json_codec.error_json(error.message).encode() + b"\n")
+            await response.write_eof()
+            return response, error
+        except ConnectionError as e:  # the client is gone
+            raise ServingError("CANCELLED", "the client closed the connection") from e
+        finally:
+            cancellation.set()
+            await worker
 
     def _call(self, call: Callable[[bytes, float | None], str], body: bytes, deadline: float) -> str:
         if time.monotonic() >= deadline:

@@ -257,6 +257,11 @@ def predict_json(response: Any, rows: bool) -> str:
     return f'{{"predictions": [{", ".join(items)}]}}'
 
 
+def outputs_json(response: Any) -> str:
+    """A PredictResponse as one line of JSON: its outputs by name, each as a whole."""
+    return f'{{"outputs": {_object({alias: _text(to_numpy(proto), alias) for alias, proto in sorted(response.outputs.items())})}}}'
+
+
 def _object(members: Mapping[str, str]) -> str:
     return "{" + ", ".join(f"{json.dumps(k)}: {v}" for k, v in members.items()) + "}"
 

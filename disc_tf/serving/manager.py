@@ -13,11 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from disc_tf.serving.config import ModelSettings
 from disc_tf.serving.errors import ServingError, from_exception, invalid
 from disc_tf.serving.servable import Servable
-from disc_tf.serving.versions import Settled, fingerprint, version_directories
+from disc_tf.serving.sources import LocalSource, Source, StoreSource
+from disc_tf.serving.stores import StoreError
+from disc_tf.serving.versions import Settled
 
 log = logging.getLogger("disc_tf.serving")
 
@@ -35,13 +38,16 @@ class VersionState:
     code: str = "OK"
     message: str = ""
     attempts: int = 0
-    files: object = None  # fingerprint that the last attempt saw
+    files: object = None  # what the last attempt saw of the version's files
     not_before: float = 0.0  # monotonic time of the next attempt
 
 
 class _Model:
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings, source: Source) -> None:
         self.settings = settings
+        self.source = source
+        #: where its versions were at the latest look
+        self.seen: set[Any] = set()
         self.available: dict[int, Servable] = {}
         self.states: dict[int, VersionState] = {}
         self.labels: dict[str, int] = {}
@@ -50,20 +56,22 @@ class _Model:
 class ModelManager:
     """The models of a server.
 
-    ``load(name, version, path)``: makes a Servable, warm-up included; it may raise anything. ``quiet``: seconds without a change after
-    which a version directory counts as complete. ``allow_unavailable_labels``: labels may name versions that are not loaded (yet).
+    ``load(name, version, path)``: makes a Servable, warm-up included; it may raise anything. ``source(base_path)``: gives the versions
+    there. ``quiet``: seconds without a change after which a version counts as complete. ``allow_unavailable_labels``: labels may name
+    versions that are not loaded (yet).
     """
 
     def __init__(
         self,
         load: Callable[[str, int, Path], Servable],
         *,
+        source: Callable[[str], Source] = LocalSource,
         quiet: float = 1.0,
         retry_seconds: float = 60.0,
         allow_unavailable_labels: bool = False,
         on_change: Callable[[], object] = lambda: None,
     ) -> None:
-        self._load = load
+        self._load, self._source = load, source
         self._settled = Settled(quiet)
         self._retry = retry_seconds
         self._allow_labels = allow_unavailable_labels
@@ -140,6 +148,12 @@ class ModelManager:
         with self._lock:
             return {name: {v: s.state for v, s in model.states.items()} for name, model in self._models.items()}
 
+    def stores(self) -> dict[str, tuple[bool, int]]:
+        """Model -> whether its object store answers, and how many calls to it failed. Models of local base paths are left out."""
+        with self._lock:
+            sources = {name: model.source for name, model in self._models.items()}
+        return {name: (s.up, s.errors) for name, s in sources.items() if isinstance(s, StoreSource)}
+
     def ready(self) -> bool:
         """Whether every configured model answers."""
         with self._lock:
@@ -158,15 +172,16 @@ class ModelManager:
         Loads what is new, then unloads what is gone. Raises `ServingError`; what ran before still runs.
         """
         with self._changing:
-            self._check_labels(models)
             new = {m.name: m for m in models}
+            sources = {m.name: self._source_of(m) for m in models}
+            self._check_labels(models, sources)
             with self._lock:
                 for name, settings in new.items():
                     model = self._models.get(name)
                     if model is None or model.settings.base_path != settings.base_path:
                         # another base path: the versions there are other versions, the old ones go once the new ones are there
                         old = model
-                        model = self._models[name] = _Model(settings)
+                        model = self._models[name] = _Model(settings, sources[name])
                         if old is not None:
                             model.available, model.states, model.labels = old.available, old.states, old.labels
                     model.settings = settings
@@ -182,21 +197,29 @@ class ModelManager:
     def reconcile(self) -> None:
         """One look at the disk: loads versions that became complete, unloads what the policy no longer names."""
         with self._changing:
-            directories: set[Path] = set()
             for model in list(self._models.values()):
-                directories |= self._reconcile(model)
-            self._settled.forget(directories)
+                self._reconcile(model)
+            self._settled.forget(set().union(*(model.seen for model in self._models.values())))
             self._assign_labels()
 
-    def _check_labels(self, models: Sequence[ModelSettings]) -> None:
+    def _source_of(self, settings: ModelSettings) -> Source:
+        model = self._models.get(settings.name)
+        if model is not None and model.settings.base_path == settings.base_path:
+            return model.source
+        try:
+            return self._source(settings.base_path)
+        except StoreError as e:
+            raise invalid(f"model {settings.name}: {e}") from e
+
+    def _check_labels(self, models: Sequence[ModelSettings], sources: Mapping[str, Source]) -> None:
         if self._allow_labels:
             return
         for m in models:
             have = self._models.get(m.name)
             known = set(have.available) if have is not None else set()
             for label, version in m.labels.items():
-                # at the start nothing is loaded yet: what is on disk counts, and what then does not load gets no label
-                if version not in known and version not in version_directories(m.base_path):
+                # at the start nothing is loaded yet: what is there counts, and what then does not load gets no label
+                if version not in known and not _may_have(sources[m.name], version):
                     raise ServingError(
                         "FAILED_PRECONDITION",
                         f"Request to assign label {label} to version {version} of model {m.name}, "
@@ -209,13 +232,17 @@ class ModelManager:
                 labels = model.settings.labels
                 model.labels = {k: v for k, v in labels.items() if self._allow_labels or v in model.available}
 
-    def _reconcile(self, model: _Model, eager: bool = False) -> set[Path]:
-        found = version_directories(model.settings.base_path)
-        complete = {v: d for v, d in found.items() if self._is_there(model, v, d, eager)}
+    def _reconcile(self, model: _Model, eager: bool = False) -> None:
+        try:
+            found = model.source.versions()
+            model.seen = set(found.values())
+            complete = self._complete(model, found, eager)
+        except StoreError:  # the source has said it; what is loaded goes on answering
+            return
         wanted = model.settings.policy.select(complete)
         for version in reversed(wanted):  # the newest first: it is what most requests ask for
             self._try_load(model, version, complete[version])
-        loaded = [v for v in wanted if v in model.available and model.available[v].path == complete[v]]
+        loaded = [v for v in wanted if v in model.available and model.available[v].origin == complete[v]]
         # What answers stays until something else does: an emptied directory or a broken newest version takes nothing away.
         if loaded:
             keep = set(loaded)
@@ -225,20 +252,36 @@ class ModelManager:
                 self._unload(model, version)
         elif not found and model.available:
             log.warning("model %s: no version below %s; what is loaded goes on answering", model.settings.name, model.settings.base_path)
-        return set(found.values())
 
-    def _is_there(self, model: _Model, version: int, directory: Path, eager: bool) -> bool:
+    def _complete(self, model: _Model, found: Mapping[int, Any], eager: bool) -> dict[int, Any]:
+        """Version -> where it is, of the complete ones that the policy may name: not every old one is looked into."""
+        policy = model.settings.policy
+        complete: dict[int, Any] = {}
+        for version in sorted(found, reverse=True):
+            if policy.kind == "latest" and len(complete) >= policy.count:
+                break
+            if policy.kind == "specific" and version not in policy.versions:
+                continue
+            if self._is_there(model, version, found[version], eager):
+                complete[version] = found[version]
+        return complete
+
+    def _is_there(self, model: _Model, version: int, where: Any, eager: bool) -> bool:
         loaded = model.available.get(version)
-        if loaded is not None and loaded.path == directory:
+        if loaded is not None and loaded.origin == where:
             return True
-        return fingerprint(directory) is not None if eager else self._settled.check(directory)
+        files, changed = model.source.files(where)
+        return files is not None if eager else self._settled.observe(where, files, changed)
 
-    def _try_load(self, model: _Model, version: int, directory: Path) -> None:
+    def _try_load(self, model: _Model, version: int, where: Any) -> None:
         loaded = model.available.get(version)
-        if loaded is not None and loaded.path == directory:
+        if loaded is not None and loaded.origin == where:
             return
         state = model.states.setdefault(version, VersionState("START"))
-        files = fingerprint(directory)
+        try:
+            files = model.source.files(where)[0]
+        except StoreError:
+            return
         if state.state == "END" and state.code != "OK" and state.files == files:
             if state.attempts >= MAX_LOAD_ATTEMPTS or time.monotonic() < state.not_before:
                 return
@@ -247,13 +290,16 @@ class ModelManager:
         name = model.settings.name
         self._set(model, version, "LOADING")
         state.files, state.attempts = files, state.attempts + 1
-        log.info("loading model %s version %d from %s", name, version, directory)
+        log.info("loading model %s version %d from %s", name, version, where)
         start = time.monotonic()
         try:
-            servable = self._load(name, version, directory)
+            servable = self._fetch_and_load(model, version, where)
         except Exception as e:
             error = from_exception(e)
             state.not_before = time.monotonic() + self._retry
+            if isinstance(e, StoreError):  # not the version's fault: it is tried until the store answers
+                error = ServingError("UNAVAILABLE", str(e))
+                state.not_before, state.attempts = 0.0, state.attempts - 1
             self._set(model, version, "AVAILABLE" if loaded is not None else "END", error)
             log.error("model %s version %d does not load: %s: %s", name, version, error.code, error.message)
             return
@@ -264,6 +310,16 @@ class ModelManager:
         log.info("model %s version %d is available after %.1f s", name, version, time.monotonic() - start)
         if loaded is not None:
             self._drain(loaded, lambda: None)
+
+    def _fetch_and_load(self, model: _Model, version: int, where: Any) -> Servable:
+        path, release = model.source.fetch(where)
+        try:
+            servable = self._load(model.settings.name, version, path)
+        except BaseException:
+            release()
+            raise
+        servable.origin, servable.on_closed = where, release
+        return servable
 
     def _set(self, model: _Model, version: int, state: str, error: ServingError | None = None) -> None:
         with self._lock:
@@ -293,6 +349,7 @@ class ModelManager:
             with self._idle:
                 self._idle.wait_for(lambda: not servable.users)
             servable.close()
+            servable.on_closed()
             log.info("unloaded model %s version %d", servable.name, servable.version)
             then()
 
@@ -314,6 +371,14 @@ class ModelManager:
         for thread in self._draining:
             thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._draining)
+
+
+def _may_have(source: Source, version: int) -> bool:
+    """Whether there is such a version; True for a store that is down."""
+    try:
+        return version in source.versions()
+    except StoreError:
+        return True
 
 
 class Watcher:

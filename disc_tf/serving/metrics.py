@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from disc_tf.serving.manager import ModelManager
 
@@ -24,11 +24,22 @@ class Metrics:
             "disc_serve_request_seconds", "Time in the server", ["model", "api", "entry"], buckets=_LATENCY, registry=self.registry
         )
         self.runtime = Histogram("disc_serve_runtime_seconds", "Time in TensorFlow", ["model"], buckets=_LATENCY, registry=self.registry)
+        self._first_output = Histogram(
+            "disc_serve_first_output_seconds",
+            "Time to the first output of a streamed request",
+            ["model"],
+            buckets=_LATENCY,
+            registry=self.registry,
+        )
         self.running = Gauge("disc_serve_running_requests", "Requests that run now", registry=self.registry)
         self.batch_rows = Histogram(
             "disc_serve_batch_rows", "Rows of a batch", ["model"], buckets=[2**i for i in range(11)], registry=self.registry
         )
         self.registry.register(_States(manager))
+
+    def first_output(self, model: str, seconds: float) -> None:
+        """The first outputs of a streamed request are there."""
+        self._first_output.labels(model if self._manager.has(model) else "").observe(seconds)
 
     def finish(self, model: str, api: str, entry: str, status: str, seconds: float) -> None:
         """A request has ended. ``entry``: gRPC or REST."""
@@ -53,3 +64,10 @@ class _States:
             for version, state in versions.items():
                 family.add_metric([model, str(version), state], 1)
         yield family
+        up = GaugeMetricFamily("disc_serve_store_up", "1 if the object store of a base path answered the latest call", labels=["model"])
+        errors = CounterMetricFamily("disc_serve_store_errors", "Calls to the object store of a base path that failed", labels=["model"])
+        for model, (answers, failed) in self._manager.stores().items():
+            up.add_metric([model], int(answers))
+            errors.add_metric([model], failed)
+        yield up
+        yield errors

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from disc_tf.serving.errors import ServingError, from_exception, invalid
 from disc_tf.serving.protos import message_class
+from disc_tf.serving.streaming import Streamers
 
 DEFAULT_SIGNATURE = "serving_default"
 CLASSIFY = "tensorflow/serving/classify"
@@ -80,11 +81,18 @@ class Servable:
         """
         self.name, self.version, self.path = name, version, Path(path)
         self.users = 0
+        #: where the version was found, and what to call once it is closed: the manager's
+        self.origin: Any = self.path
+        self.on_closed: Callable[[], object] = lambda: None
         #: signature -> why its requests do not share batches, "" if they may; empty: not judged
         self.not_batched: dict[str, str] = {}
         self._calls: dict[tuple[tuple[str, ...], tuple[str, ...]], Callable[..., Any]] = {}
         self._lock = threading.Lock()
+        self._extensions = 0
+        self.tags = tuple(tags)
         self._session, self.signatures = _load(str(path), threads, tags)
+        #: what gives outputs as they come to exist, where that can be
+        self.streamers = Streamers(self)
 
     def signature(self, name: str) -> Signature | None:
         """The signature of that name, the default one for ``""``."""
@@ -95,10 +103,15 @@ class Servable:
 
         ``deadline``: on `time.monotonic`. `ServingError` with TensorFlow's status.
         """
+        unique = tuple(sorted(set(fetches)))  # one callable whatever the order that a request asks in
+        by_name = dict(zip(unique, self._run(feeds, unique, deadline), strict=True))
+        return [np.asarray(by_name[f]) for f in fetches]
+
+    def _run(self, feeds: Mapping[str, np.ndarray], fetches: tuple[str, ...], deadline: float | None) -> Sequence[Any]:
+        """Values of tensors, None for ops."""
         import tensorflow as tf
 
         names = tuple(sorted(feeds))
-        unique = tuple(sorted(set(fetches)))  # one callable whatever the order that a request asks in
         options = None
         if deadline is not None:
             left = int((deadline - time.monotonic()) * 1000)
@@ -106,11 +119,40 @@ class Servable:
                 raise ServingError("DEADLINE_EXCEEDED", "the deadline passed before the model could run")
             options = tf.compat.v1.RunOptions(timeout_in_ms=left)
         try:
-            values = self._callable(names, unique)(*(feeds[n] for n in names), options=options)
+            return self._callable(names, fetches)(*(feeds[n] for n in names), options=options)
         except (tf.errors.OpError, ValueError, TypeError, KeyError) as e:
             raise _run_error(e) from e
-        by_name = dict(zip(unique, values, strict=True))
-        return [np.asarray(by_name[f]) for f in fetches]
+
+    def extend(
+        self, before: Any, present: Collection[str], tensors: Sequence[tuple[str, int]], targets: Sequence[str]
+    ) -> Callable[[Mapping[str, np.ndarray], float | None], list[np.ndarray]]:
+        """A function of feeds (by tensor name) and deadline that gives ``tensors`` and runs ``targets`` besides.
+
+        ``before``: a GraphDef of nodes that are put into the session's graph; ``present``: nodes that they need and that are there.
+        """
+        import tensorflow as tf
+
+        graph, added = self._session.graph, {n.name for n in before.node}
+        definition = tf.compat.v1.GraphDef.FromString(before.SerializeToString())
+        mapped: dict[str, Any] = {}
+        for node in definition.node:
+            node.attr.pop("_class", None)  # the places that it names may not be there
+            for text in node.input:
+                name, _, port = text.removeprefix("^").partition(":")
+                if name in present:
+                    mapped[text] = graph.get_tensor_by_name(f"{name}:{0 if text.startswith('^') else port or 0}")
+        with self._lock:
+            self._extensions += 1
+            scope = f"disc_tf_before_{self._extensions}"
+            if added:
+                with graph.as_default():
+                    tf.import_graph_def(definition, mapped, name=scope)
+
+        def placed(name: str) -> str:
+            return f"{scope}/{name}" if name in added else name
+
+        fetches = tuple([f"{placed(name)}:{port}" for name, port in tensors] + [placed(name) for name in targets])
+        return lambda feeds, deadline: [np.asarray(v) for v in self._run(feeds, fetches, deadline)[: len(tensors)]]
 
     def session_run(self, feeds: Mapping[str, np.ndarray], fetches: Sequence[str], targets: Sequence[str]) -> None:
         """Run by raw tensor and op names, results dropped (warm-up records of SessionRun)."""
@@ -136,6 +178,7 @@ class Servable:
 
     def close(self) -> None:
         """Frees the session, its variables and compiled code."""
+        self.streamers.close()
         with self._lock:
             self._calls.clear()
         self._session.close()
@@ -167,7 +210,8 @@ def _load(path: str, threads: tuple[int, int], tags: Sequence[str]) -> tuple[Any
             for name, definition in meta.signature_def.items()
             if name != _INIT_OP
         }
-        graph.finalize()
+        if not _has_launches(meta.graph_def):  # else what streams outputs may add to it
+            graph.finalize()
     except Exception as e:
         session.close()
         message = getattr(e, "message", None) or str(e)
@@ -175,6 +219,12 @@ def _load(path: str, threads: tuple[int, int], tags: Sequence[str]) -> tuple[Any
             message += " (the model needs an op library that this server does not load)"
         raise ServingError(_load_code(e), f"cannot load {path}: {message}") from e
     return session, signatures
+
+
+def _has_launches(graph_def: Any) -> bool:
+    """Whether anything is compiled."""
+    bodies = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
+    return any(node.op == "DiscLaunch" for body in bodies for node in body)
 
 
 def _load_code(error: Exception) -> str:

@@ -20,6 +20,7 @@ from disc_tf.serving.handlers import Handlers, Runner, run_directly
 from disc_tf.serving.manager import ModelManager, Watcher
 from disc_tf.serving.metrics import Metrics
 from disc_tf.serving.servable import Servable
+from disc_tf.serving.sources import DEFAULT_RETRIES, Cache, LocalSource, Retries, Source, StoreSource, is_remote
 from disc_tf.serving.warmup import replay
 
 log = logging.getLogger("disc_tf.serving")
@@ -40,7 +41,9 @@ class ServerSettings:
 
     ``port``, ``rest_port``: 0 picks a free one, None leaves that protocol out. ``poll_seconds``: 0 looks for versions at the start and on
     reload requests only. ``threads``: requests that run at once, of each protocol. ``tf_threads``: intra-op and inter-op (0: TensorFlow's
-    choice). ``reload_roots``: below which reload requests may name base paths (empty: the base paths of ``models``).
+    choice). ``reload_roots``: below which reload requests may name base paths (empty: the base paths of ``models``). ``cache_dir``,
+    ``cache_bytes``: where copies of an object store's versions are kept (empty: the system's directory for temporary files), and how many
+    bytes of them at most.
     """
 
     host: str = "127.0.0.1"
@@ -60,6 +63,9 @@ class ServerSettings:
     batching: BatchSettings | None = None
     allow_unavailable_labels: bool = False
     reload_roots: tuple[str, ...] = ()
+    cache_dir: str = ""
+    cache_bytes: int = 20 << 30
+    store_retries: Retries = DEFAULT_RETRIES
 
 
 class ModelServer:
@@ -67,11 +73,13 @@ class ModelServer:
 
     def __init__(self, models: Sequence[ModelSettings], settings: ServerSettings) -> None:
         for m in models:
-            if not Path(m.base_path).is_dir():
+            if not is_remote(m.base_path) and not Path(m.base_path.removeprefix("file://")).is_dir():
                 raise ConfigError(f"model {m.name}: {m.base_path} is not a directory")
         self._models, self.settings = models, settings
+        self._cache: Cache | None = None
         self.manager = ModelManager(
             self._load,
+            source=self._source,
             quiet=settings.quiet_seconds,
             allow_unavailable_labels=settings.allow_unavailable_labels,
             on_change=self._changed,
@@ -150,7 +158,10 @@ class ModelServer:
         ended.wait()
         if self._watcher is not None:
             self._watcher.stop()
-        return self.manager.close(max(1.0, end - time.monotonic()))
+        ended_all = self.manager.close(max(1.0, end - time.monotonic()))
+        if self._cache is not None:
+            self._cache.close()
+        return ended_all
 
     def wait(self, grace: float = 30.0, delay: float = 0.0) -> bool:
         """Until SIGTERM or SIGINT; then `stop`, ``delay`` seconds after health checks began to say NOT_SERVING."""
@@ -165,6 +176,13 @@ class ModelServer:
         return self.stop(grace)
 
     # ---- models ----
+
+    def _source(self, base_path: str) -> Source:
+        if not is_remote(base_path):
+            return LocalSource(base_path)
+        if self._cache is None:
+            self._cache = Cache(self.settings.cache_dir or None, self.settings.cache_bytes)
+        return StoreSource(base_path, self._cache, self.settings.store_retries)
 
     def _load(self, name: str, version: int, path: Path) -> Servable:
         servable = Servable(name, version, path, threads=self.settings.tf_threads)
@@ -193,12 +211,11 @@ class ModelServer:
         self._grpc_server.set_ready(self.manager.ready())
 
 
-def _reload_roots(models: Sequence[ModelSettings], settings: ServerSettings) -> tuple[Path, ...]:
+def _reload_roots(models: Sequence[ModelSettings], settings: ServerSettings) -> tuple[Path | str, ...]:
     """Where reload requests may load from: what was said, or the base paths themselves, but never the whole disk unasked."""
-    if settings.reload_roots:
-        return tuple(Path(r).resolve() for r in settings.reload_roots)
-    paths = (Path(m.base_path).resolve() for m in models)
-    return tuple(p for p in paths if p != p.parent)
+    named = settings.reload_roots or tuple(m.base_path for m in models)
+    roots = [r if is_remote(r) else Path(r.removeprefix("file://")).resolve() for r in named]
+    return tuple(r for r in roots if settings.reload_roots or isinstance(r, str) or r != r.parent)
 
 
 def _grpc_credentials(tls: Tls | None) -> Any:

@@ -213,19 +213,26 @@ class ObjectStore:
     def fetched(self, name: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="disc_tf_fetch.") as scratch:
             target = Path(scratch) / name
-            with self._errors("read"):
-                prefix = self._path(name) + "/"
-                for path in self._fs.find(self._path(name)):
-                    if not path.startswith(prefix) or path.endswith("/"):
-                        continue  # an object that stands for a directory
-                    file = path.removeprefix(prefix)
-                    # a key is any text: as a path it must not lead out of the directory
-                    if not {"", ".", ".."}.isdisjoint(file.split("/")):
-                        raise StoreError(f"{self._url}/{name} has an object named {file!r}, which is no path of a file: remove it")
-                    local = target / file
-                    local.parent.mkdir(parents=True, exist_ok=True)
-                    self._fs.get_file(path, str(local))
+            self.download(name, target)
             yield target
+
+    def download(self, name: str, target: Path) -> None:
+        """Copy a version to a local directory; what makes it a model comes last. `StoreError`."""
+        with self._errors("read"):
+            prefix = self._path(name) + "/"
+            found: dict[str, str] = {}
+            for path in self._fs.find(self._path(name)):
+                if not path.startswith(prefix) or path.endswith("/"):
+                    continue  # an object that stands for a directory
+                file = path.removeprefix(prefix)
+                # a key is any text: as a path it must not lead out of the directory
+                if not {"", ".", ".."}.isdisjoint(file.split("/")):
+                    raise StoreError(f"{self._url}/{name} has an object named {file!r}, which is no path of a file: remove it")
+                found[file] = path
+            for file in sorted(found, key=lambda f: (f in SAVED_MODEL_FILES, f)):
+                local = target / file
+                local.parent.mkdir(parents=True, exist_ok=True)
+                self._fs.get_file(found[file], str(local))
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from pathlib import Path
 
 from disc_tf.publish import SAVED_MODEL_FILES
@@ -73,15 +73,10 @@ class Settled:
         self._quiet, self._clock, self._now = quiet, clock, now
         self._seen: dict[Hashable, tuple[object, float]] = {}
 
-    def check(self, directory: Path) -> bool:
-        """Whether ``directory`` is complete, as far as can be seen from outside."""
-        found = fingerprint(directory)
-        return self.observe(directory, found, max(changed for _, _, changed in found) / 1e9 if found else None)
-
     def observe(self, key: Hashable, found: object, changed: float | None = None) -> bool:
-        """The same for anything.
+        """Whether ``key`` is complete, as far as can be seen from outside.
 
-        ``found`` is what is seen of ``key`` now (None: incomplete), ``changed`` when it last changed, if that is known.
+        ``found`` is what is seen of it now (None: incomplete), ``changed`` when it last changed, if that is known.
         """
         if found is None:
             self._seen.pop(key, None)
@@ -94,6 +89,6 @@ class Settled:
             return False
         return self._clock() - before[1] >= self._quiet
 
-    def forget(self, keep: set[Path]) -> None:
-        """Drop what is remembered of directories that are gone."""
+    def forget(self, keep: Collection[Hashable]) -> None:
+        """Drop what is remembered of all others."""
         self._seen = {d: s for d, s in self._seen.items() if d in keep}

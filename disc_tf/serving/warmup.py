@@ -78,6 +78,12 @@ def _run(handlers: Handlers, servable: Servable, entry: Any) -> None:
         handlers.regress(entry.regress_log.request)
     elif kind == "multi_inference_log":
         handlers.multi_inference(entry.multi_inference_log.request)
+    elif kind == "predict_streamed_log":
+        requests = entry.predict_streamed_log.request
+        if len(requests) != 1:
+            raise ServingError("INVALID_ARGUMENT", f"a record of a streamed Predict with {len(requests)} requests")
+        for _ in handlers.predict_streamed_on(servable, requests[0]):
+            pass
     elif kind == "session_run_log":
         request = entry.session_run_log.request
         servable.session_run({f.name: to_numpy(f.tensor) for f in request.feed}, list(request.fetch), list(request.target))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from disc_tf.serving.config import ConfigError, ModelSettings, Move, VersionPolicy, edited, parse_models_config
+from disc_tf.serving.sources import LocalSource
 from disc_tf.serving.versions import Settled, fingerprint, version_directories, version_number
 from tests.serving.models import models_config_text
 
@@ -100,23 +101,27 @@ def test_version_directories(tmp_path: Path) -> None:
     assert version_number("9223372036854775807") == (1 << 63) - 1 and version_number("9223372036854775808") is None
 
 
+def check(settled: Settled, directory: Path) -> bool:
+    return settled.observe(directory, *LocalSource(str(directory.parent)).files(directory))
+
+
 def test_a_version_counts_when_it_has_stopped_changing(tmp_path: Path) -> None:
     now = [0.0]
     settled = Settled(2.0, clock=lambda: now[0])
     version = tmp_path / "1"
     (version / "variables").mkdir(parents=True)
-    assert not settled.check(version) and fingerprint(version) is None  # no model in it yet
+    assert not check(settled, version) and fingerprint(version) is None  # no model in it yet
     (version / "saved_model.pb").write_bytes(b"x")
-    assert not settled.check(version)
+    assert not check(settled, version)
     now[0] = 1.9
     (version / "variables" / "data").write_bytes(b"y")
-    assert not settled.check(version)
+    assert not check(settled, version)
     now[0] = 3.8
-    assert not settled.check(version)
+    assert not check(settled, version)
     now[0] = 4.0
-    assert settled.check(version)
+    assert check(settled, version)
 
 
 def test_old_files_count_at_once(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").write_bytes(b"x")
-    assert Settled(2.0, now=lambda: (tmp_path / "saved_model.pb").stat().st_mtime + 60).check(tmp_path)
+    assert check(Settled(2.0, now=lambda: (tmp_path / "saved_model.pb").stat().st_mtime + 60), tmp_path)

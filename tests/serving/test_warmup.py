@@ -75,8 +75,9 @@ def test_what_the_model_accepts_is_written_and_replayed(model: Path, tmp_path: P
 def test_every_type_of_record_is_replayed(model: Path, tmp_path: Path) -> None:
     made = copy(model, tmp_path / "1")
     log = message_class("serving.PredictionLog")
-    predict, classify, regress, multi, session = log(), log(), log(), log(), log()
+    predict, streamed, classify, regress, multi, session = log(), log(), log(), log(), log(), log()
     to_proto(rows((1.0,)), predict.predict_log.request.inputs["x"])
+    to_proto(rows((1.0,)), streamed.predict_streamed_log.request.add().inputs["x"])
     example = message_class("Example").FromString(example_bytes(1.0, 2.0))
     for target, signature in ((classify.classify_log, "classify"), (regress.regress_log, "regress")):
         target.request.model_spec.signature_name = signature
@@ -89,10 +90,18 @@ def test_every_type_of_record_is_replayed(model: Path, tmp_path: Path) -> None:
     to_proto(rows((1.0,)), run.feed.add(name="x:0").tensor)
     run.fetch.append("y:0")
     run.target.append("total")
-    write(made, *(m.SerializeToString() for m in (predict, classify, regress, multi, session)))
+    write(made, *(m.SerializeToString() for m in (predict, streamed, classify, regress, multi, session)))
     servable = Servable("m", 1, made)
-    assert replay(servable) == 5
+    assert replay(servable) == 6
     servable.close()
+
+
+def streamed_record(*factors: float) -> bytes:
+    log = serving("PredictionLog")
+    log.predict_streamed_log.SetInParent()
+    for value in factors:
+        to_proto(rows((value,)), log.predict_streamed_log.request.add().inputs["unknown" if len(factors) == 1 else "x"])
+    return log.SerializeToString()
 
 
 def bad_record() -> bytes:
@@ -105,7 +114,9 @@ def bad_record() -> bytes:
 FAULTS: dict[str, tuple[list[Any], str]] = {
     "refused": ([bad_record()], "warm-up record 1"),
     "no log": ([b"\xff\xff"], "warm-up record 1"),
-    "streamed": ([b"\x3a\x00"], "warm-up record 1"),
+    "streamed, no request": ([streamed_record()], "warm-up record 1"),
+    "streamed, two requests": ([streamed_record(1.0, 2.0)], "warm-up record 1"),
+    "streamed, refused": ([streamed_record(1.0)], "warm-up record 1"),
     "too many": ([b""] * (MAX_RECORDS + 1), "more than 1000"),
 }
 
