@@ -153,20 +153,21 @@ def _make(target: Path) -> tuple[Path, int]:
             raise PublishError(f"cannot write {target}: the directory {target.parent} does not exist") from None
         except OSError as e:
             raise PublishError(f"cannot write {target}: {e.strerror or e}") from e
-        if _lock(lock) is False or not _same(path, lock):
+        if try_lock(lock) is False or not is_at(path, lock):
             os.close(lock)
             continue
         return path, lock
 
 
-def _same(path: Path, handle: int) -> bool:
+def is_at(path: Path, handle: int) -> bool:
+    """Whether a descriptor is still that of what lies at ``path``."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(handle))
     except FileNotFoundError:
         return False
 
 
-def _lock(handle: int) -> bool | None:
+def try_lock(handle: int) -> bool | None:
     """Whether the directory could be locked; None where the filesystem does not lock directories."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,7 +192,7 @@ def _remove_stale(target: Path) -> None:
         except OSError:
             continue
         try:
-            if _lock(handle):
+            if try_lock(handle):
                 remove_tree(path)
         finally:
             os.close(handle)

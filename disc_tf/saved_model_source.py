@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from disc_tf.frontend.saved_model import SavedModelError
+from disc_tf.scratch import scratch
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def as_directory(
     with contextlib.ExitStack() as stack:
 
         def temporary(name: str) -> Path:
-            return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="disc_tf_"))) / name
+            return Path(stack.enter_context(scratch())) / name
 
         if isinstance(src, str | Path):
             directory = Path(src)

@@ -19,6 +19,7 @@ ORDER: dict[str, set[str]] = {
     "report": set(),
     "publish": set(),
     "atomic": set(),
+    "scratch": {"publish"},
     "with_parent": set(),
     "ir": {"budget"},
     "lowering": {"ir"},

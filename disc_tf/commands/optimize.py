@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from disc_tf.commands.unused import FOR_MODELS, NOT_RUN, ONE_SEGMENT, refuse
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options
 from disc_tf.report import FOREIGN, NOT_VERIFIED, Report, shape_line
+from disc_tf.scratch import scratch
 
 
 def add_option_flags(parser: argparse.ArgumentParser) -> None:
@@ -254,13 +254,13 @@ def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes:
         say(FOREIGN)
         result.report.warnings.append(FOREIGN)
         return result
-    with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
+    with scratch() as temp:
         return prove(
             binary_form(args.input, graph, temp),
             result,
             specs,
             sizes,
-            Path(temp),
+            temp,
             timing=not args.no_timing,
             threads=args.threads,
             points=args.points,

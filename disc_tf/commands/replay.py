@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import tempfile
 from pathlib import Path
 
 from disc_tf.commands.common import BAD_INPUT, OK, VERIFY_FAILED, CommandError
 from disc_tf.commands.progress import Say
 from disc_tf.commands.verify import at_least, tolerance
+from disc_tf.scratch import scratch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"cannot read {args.input}: {e.strerror or e}") from e
     except ReplayError as e:
         raise CommandError(str(e), BAD_INPUT) from e
-    with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
+    with scratch() as temp:
         found = rerun(
             replay, Path(temp), captured=not args.skip_code, values=args.values, tolerance=args.tolerance, threads=args.threads,
             progress=Say(args.quiet),

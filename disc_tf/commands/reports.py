@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from disc_tf.commands.common import write_atomically
 from disc_tf.report import Report, ShapeResult
 from disc_tf.saved_model_report import SavedModelReport
+from disc_tf.scratch import scratch
 from disc_tf.testing.inputs import InputSpec, sample_sizes
 from disc_tf.version import installed
 
@@ -97,8 +97,8 @@ def add_profile(
     if report.verified is None or not report.compiled_clusters:
         return
     try:
-        with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
+        with scratch() as temp:
             at = largest(list(sizes or sample_sizes(specs, 6)))
-            profile_report(report, graph, specs, at, Path(temp), threads=threads, progress=progress)
+            profile_report(report, graph, specs, at, temp, threads=threads, progress=progress)
     except Exception as e:
         report.warnings.append(f"kernels were not timed: {type(e).__name__}: {e}")

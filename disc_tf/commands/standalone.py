@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from disc_tf.commands.unused import FOR_MODELS, STANDALONE, refuse
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import Options
 from disc_tf.report import NOT_VERIFIED, Report, ShapeResult, shape_line
+from disc_tf.scratch import scratch
 
 SUFFIX = ".disc"
 
@@ -106,8 +106,8 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
     specs, trace = [], []
     if not args.no_verify:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, outputs)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temp:
-        made = Path(temp) / target.name
+    with scratch(f".{target.name}.", target.parent) as temp:
+        made = temp / target.name
         found = compile_graph_def(graph, outputs or None, made, options=options, names=names, progress=say)
         report: dict[str, Any] = {
             "output": args.output, "inputs": found.inputs, "outputs": found.outputs, "kernels": found.kernels,

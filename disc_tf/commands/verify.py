@@ -9,7 +9,6 @@ import json
 import math
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, write_bench, write_csv, write_verification
 from disc_tf.commands.unused import POINTS
 from disc_tf.report import ShapeResult, shape_line
+from disc_tf.scratch import scratch
 from disc_tf.testing.cold import cold_starts, graph_starter
 from disc_tf.testing.differential import BenchRow, OptimizedRaised, bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
@@ -145,8 +145,8 @@ def _plan(args: argparse.Namespace, directory: str):
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
-        return _verify(args, temp)
+    with scratch() as temp:
+        return _verify(args, str(temp))
 
 
 def _verify(args: argparse.Namespace, directory: str) -> int:
@@ -215,8 +215,8 @@ def _bounds(row: BenchRow) -> str:
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    with tempfile.TemporaryDirectory(prefix="disc_tf_") as temp:
-        return _bench(args, temp)
+    with scratch() as temp:
+        return _bench(args, str(temp))
 
 
 def _bench(args: argparse.Namespace, directory: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from disc_tf.insight.capture import capture
 from disc_tf.insight.replay_file import SUFFIX, Replay, make_replay, write_replay
 from disc_tf.insight.rerun import differs
 from disc_tf.report import Report
+from disc_tf.scratch import scratch
 from disc_tf.testing.inputs import InputSpec, make_feeds
 from disc_tf.testing.tf_process import ProcessFailed, TfError
 
@@ -39,7 +39,7 @@ def capture_faults(
     wrong = [c.name for c in report.clusters if c.status == "put_back" and c.reason.startswith("differs")]
     wanted = wrong or [c.name for c in report.clusters if c.status in ("compiled", "put_back")]
     made: dict[str, Replay] = {}
-    with tempfile.TemporaryDirectory(prefix="disc_tf_capture.") as name:  # nothing but replay files is written to the user's directory
+    with scratch() as name:  # nothing but replay files is written to the user's directory
         work = Path(name)
         path = work / "candidate.pb"
         path.write_bytes(serialized(graph_def))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import logging
 import os
 import random
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from disc_tf.publish import remove_tree
+from disc_tf.scratch import claim
 from disc_tf.serving.errors import ServingError
 from disc_tf.serving.stores import ObjectStore, StoreError, open_store
 from disc_tf.serving.versions import fingerprint, version_directories
@@ -24,8 +23,7 @@ from disc_tf.serving.versions import fingerprint, version_directories
 log = logging.getLogger("disc_tf.serving")
 T = TypeVar("T")
 
-_CACHE = "disc_tf_serve."
-_LOCK = ".lock"
+_CACHE = "serve."
 
 
 def is_remote(base_path: str) -> bool:
@@ -157,33 +155,9 @@ class Cache:
         self._used = self._count = 0
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            self.directory, self._held = self._claim()
+            self.directory, self._held = claim(_CACHE, self._root)
         except OSError as e:
             raise StoreError(f"cannot keep copies in {self._root}: {e.strerror or e}; name another directory (--cache-dir)") from e
-
-    def _claim(self) -> tuple[Path, int]:
-        """A directory of our own with a lock that ends with the process."""
-        while True:
-            directory = Path(tempfile.mkdtemp(prefix=_CACHE, dir=self._root))
-            held = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(held, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                if os.stat(directory / _LOCK).st_ino == os.fstat(held).st_ino:
-                    return directory, held
-            os.close(held)  # another process took it for a left one, in the moment before the lock
-
-    def _sweep(self) -> None:
-        for directory in self._root.glob(f"{_CACHE}*"):
-            with contextlib.suppress(OSError):
-                if directory.is_symlink() or directory.lstat().st_uid != os.getuid():
-                    continue
-                held = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    remove_tree(directory)
-                finally:
-                    os.close(held)
 
     def fetch(self, store: ObjectStore, name: str) -> tuple[Path, Callable[[], None]]:
         """A whole copy of a version and what removes it. RESOURCE_EXHAUSTED if there is no room."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from disc_tf.publish import SAVED_MODEL_FILES, PublishError, remove_tree, staged
+from disc_tf.scratch import scratch
 from disc_tf.serving.versions import fingerprint, version_directories, version_number
 
 #: what `disc-tf serving prepare` puts into every version that it publishes
@@ -211,8 +212,8 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def fetched(self, name: str) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="disc_tf_fetch.") as scratch:
-            target = Path(scratch) / name
+        with scratch() as directory:
+            target = directory / name
             self.download(name, target)
             yield target
 
@@ -236,8 +237,8 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="disc_tf_work.") as scratch:
-            yield Path(scratch)
+        with scratch() as directory:
+            yield directory
 
     def publish(self, name: str, directory: Path) -> None:
         files = {p.relative_to(directory).as_posix(): p for p in directory.rglob("*") if p.is_file()}

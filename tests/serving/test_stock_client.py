@@ -147,6 +147,20 @@ def test_all_calls(running: Running) -> None:
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
 
 
+def test_a_stream_with_stock_messages(running: Running) -> None:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name, request.model_spec.version.value = "m", 1
+    request.inputs["x"].CopyFrom(tf.make_tensor_proto(X))
+    stream = running.channel.unary_stream(
+        "/disc_tf.serving.StreamedPrediction/PredictStreamed",
+        request_serializer=predict_pb2.PredictRequest.SerializeToString,
+        response_deserializer=predict_pb2.PredictResponse.FromString,
+    )
+    found = [(name, tf.make_ndarray(tensor)) for response in stream(request, timeout=30) for name, tensor in response.outputs.items()]
+    assert sorted(name for name, _ in found) == ["total", "y"]
+    np.testing.assert_array_equal(dict(found)["y"], 2 * X)
+
+
 def free_port() -> int:
     import socket
 
