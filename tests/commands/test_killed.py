@@ -31,7 +31,7 @@ def save(path: Path, factor: float) -> None:
             file = path.parent / f"{path.name}.factor"
             file.write_text(str(factor))
             self.file = tf.saved_model.Asset(str(file))
-            self.factor = tf.Variable(factor)
+            self.factor = tf.Variable(tf.constant(factor))
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
         def __call__(self, x: Any) -> dict[str, Any]:
