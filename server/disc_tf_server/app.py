@@ -19,7 +19,7 @@ from disc_tf_server.compiling import Check, Compiler
 from disc_tf_server.config import ServerConfig, split_address
 from disc_tf_server.database import Database
 from disc_tf_server.delivery import Delivery, Identify, Rename
-from disc_tf_server.gate import Quota
+from disc_tf_server.gate import FairGate, Quota
 from disc_tf_server.intake import Canonicalize, Intake, Threads
 from disc_tf_server.interfaces import BlobStore, ChildPool, OperationStore, ServiceError, Signer
 from disc_tf_server.listening import Certificates, Health, add_reflection, bind, make_server
@@ -97,8 +97,10 @@ class Service:
         config, b = self.config, self._backends
         await self.results.prepare()
         server = self._server = make_server(config)
-        quota = Quota(config.max_streams, "QUOTA_STREAMS", "open streams")
-        rpcs = Rpcs(self.authenticator, self.metrics, b.tracing, quota)
+        quota = Quota(config.max_calls, "QUOTA_CALLS", "open calls")
+        room = max(4, config.graph_memory // (2 * config.max_inline_bytes))
+        reading = FairGate(room, 1, config.max_calls, share=room // 4)  # whoever sends slowly holds up himself
+        rpcs = Rpcs(self.authenticator, self.metrics, b.tracing, quota, reading)
         services = {optimizer.SERVICE: self.optimizer.methods(), operations.SERVICE: self.operations.methods(), **b.content}
         for service, methods in services.items():
             server.add_generic_rpc_handlers((rpcs.service(service, methods),))

@@ -54,7 +54,7 @@ async def open_backends(config: ServerConfig) -> Backends:
         )
     except ValueError as e:
         raise ConfigError(str(e)) from e
-    content = ContentService(stores.blobs, ContentLimits(max_digests=config.max_digests, max_streams=config.max_streams))
+    content = ContentService(stores.blobs, ContentLimits(max_digests=config.max_digests, max_streams=config.max_calls))
     return Backends(
         database=stores.database,
         store=stores.operations,

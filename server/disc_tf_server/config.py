@@ -115,8 +115,7 @@ class ServerConfig:
     max_functions: int = _setting(20_000, count, "most functions of a graph", "N", least=0)
     max_digests: int = _setting(1000, count, "most digests in one FindMissingBlobs", "N", least=1)
     # ---- limits of a principal, and of all
-    max_streams: int = _setting(200, count, "open streams of one principal", "N", least=1)
-    max_starts: int = _setting(16, count, "requests of one principal that are read and looked up at a time", "N", least=1)
+    max_calls: int = _setting(300, count, "open calls of one principal, streams and waits included", "N", least=1)
     max_operations: int = _setting(1000, count, "operations of one principal that have not ended", "N", least=1)
     max_uploads: int = _setting(32, count, "open uploads of one principal", "N", least=1)
     queue_limit: int = _setting(2000, count, "compiles that wait, of all principals", "N", least=1)

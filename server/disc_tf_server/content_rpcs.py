@@ -25,6 +25,7 @@ def content_methods(content: ContentService) -> list[Method]:
         return await content.write(call.principal.id, requests)
 
     async def read(call: Call, request: Any) -> None:
+        await call.release()
         async for part in content.read(call.principal.id, request):
             await call.write(part)
 

@@ -12,10 +12,12 @@ from disc_tf_server.interfaces import ServiceError
 
 class FairGate:
     """Lets in at most ``slots`` holders of together at most ``capacity`` units of weight. Those that wait are let in principal by
-    principal, in turn; a principal has at most ``per_principal`` in it and waiting. One that is heavier than the capacity goes in alone."""
+    principal, in turn; a principal has at most ``per_principal`` in it and waiting, and at most ``share`` in it (0: as many as
+    fit). One that is heavier than the capacity goes in alone."""
 
-    def __init__(self, slots: int, capacity: int, per_principal: int) -> None:
-        self._slots, self._capacity, self._per_principal = slots, capacity, per_principal
+    def __init__(self, slots: int, capacity: int, per_principal: int, share: int = 0) -> None:
+        self._slots, self._capacity, self._per_principal, self._share = slots, capacity, per_principal, share or slots
+        self._within: collections.Counter[str] = collections.Counter()
         self._lanes: collections.OrderedDict[str, collections.deque[tuple[asyncio.Future[None], int]]] = collections.OrderedDict()
         self._held: collections.Counter[str] = collections.Counter()
         self._inside = self._weight = 0
@@ -44,7 +46,7 @@ class FairGate:
             try:
                 yield
             finally:
-                self._leave(weight)
+                self._leave(principal, weight)
         finally:
             self._held[principal] -= 1
             if not self._held[principal]:
@@ -58,7 +60,7 @@ class FairGate:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():  # let in, and cancelled before it ran
-                self._leave(weight)
+                self._leave(principal, weight)
             else:
                 self._forget(principal, granted)
                 self._admit()  # what was too heavy to go before others may have gone
@@ -74,14 +76,20 @@ class FairGate:
         else:
             del self._lanes[principal]
 
-    def _leave(self, weight: int) -> None:
+    def _leave(self, principal: str, weight: int) -> None:
+        self._within[principal] -= 1
+        if not self._within[principal]:
+            del self._within[principal]
         self._inside -= 1
         self._weight -= weight
         self._admit()
 
     def _admit(self) -> None:
-        while self._lanes and self._inside < self._slots:
-            principal, lane = next(iter(self._lanes.items()))
+        while self._inside < self._slots:
+            principal = next((p for p in self._lanes if self._within[p] < self._share), None)
+            if principal is None:
+                return
+            lane = self._lanes[principal]
             granted, weight = lane[0]
             if self._inside and self._weight + weight > self._capacity:
                 return  # it is its turn: nobody lighter overtakes it for ever
@@ -93,6 +101,7 @@ class FairGate:
             if granted.cancelled():
                 continue
             self._inside += 1
+            self._within[principal] += 1
             self._weight += weight
             granted.set_result(None)
 

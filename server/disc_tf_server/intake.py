@@ -64,7 +64,8 @@ class Intake:
 
     def __init__(self, config: ServerConfig, blobs: BlobStore, canonicalize: Canonicalize, fingerprint: bytes, threads: Threads) -> None:
         self._config, self._blobs, self._canonicalize, self._fingerprint, self._threads = config, blobs, canonicalize, fingerprint, threads
-        self._gate = FairGate(max(2, len(os.sched_getaffinity(0))), config.graph_memory, config.max_starts)
+        slots = max(2, len(os.sched_getaffinity(0)))
+        self._gate = FairGate(slots, config.graph_memory, config.max_calls, share=slots - 1)
         self._memo: Lru[bytes, Prepared] = Lru(_MEMO_BYTES)
 
     async def prepare(self, principal: Principal, graph: Any, options: Any) -> Prepared:

@@ -133,8 +133,8 @@ class Operations:
         return response
 
     async def wait(self, call: Call, request: Any) -> Any:
-        id = operation_id(request.name)
-        operation = await self._store.get(call.principal.id, id)
+        operation = await self._store.get(call.principal.id, operation_id(request.name))
+        await call.release()
         seconds = call.time_left(3600.0)
         if request.HasField("timeout"):
             seconds = min(seconds, max(0.0, request.timeout.ToTimedelta().total_seconds()))

@@ -100,6 +100,8 @@ class Optimizer:
             except asyncio.CancelledError:
                 submitted.add_done_callback(functools.partial(self._abandoned, principal, request_id))
                 raise
+            del request, prepared, submitted  # the stream may be open for long
+            await call.release()
             connected.id = operation.id
             call.fields["operation"] = operation.id
             await p.operations.follow(operation, 0, call.write)
@@ -163,6 +165,7 @@ class Optimizer:
         id = operation_id(request.operation)
         if request.after_sequence < 0:
             raise invalid("BAD_SEQUENCE", "after_sequence is negative", "after_sequence")
+        await call.release()
         operation = await p.store.get(call.principal.id, id)
         call.fields["operation"] = operation.id
         async with p.operations.connected(operation.principal, operation.request_id, operation.cancel_on_disconnect, operation.id):

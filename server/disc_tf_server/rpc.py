@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from disc_tf_server import errors, logs
-from disc_tf_server.gate import Quota
+from disc_tf_server.gate import FairGate, Quota
 from disc_tf_server.interfaces import ServiceError
 from disc_tf_server.metrics import Metrics
 from disc_tf_server.principals import Authenticator, Principal
@@ -24,16 +24,23 @@ log = logging.getLogger("disc_tf_server.rpc")
 
 #: a message that the other side does not take in this time ends its stream (seconds)
 WRITE_TIMEOUT = 600.0
+#: a request that is not sent in this time ends its call (seconds)
+READ_TIMEOUT = 120.0
 
 
 @dataclasses.dataclass
 class Call:
-    """One RPC. ``fields`` go into its log line."""
+    """One RPC. ``fields`` go into its log line. room: what it holds of the memory for requests."""
 
     principal: Principal
     context: grpc.aio.ServicerContext
     metrics: Metrics
-    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    fields: dict[str, Any]
+    room: contextlib.AsyncExitStack
+
+    async def release(self) -> None:
+        """The handler has let go of the request: another one may be read."""
+        await self.room.aclose()
 
     def time_left(self, longest: float) -> float:
         """Seconds until the caller's deadline, at most ``longest``."""
@@ -67,31 +74,26 @@ class Method:
 
 
 class Rpcs:
-    """Makes gRPC handlers of methods. streams: open streams of each principal."""
+    """Makes gRPC handlers of methods. calls: open calls of each principal. reading: requests that are in memory at a time; the others wait
+    before they are read."""
 
-    def __init__(self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, streams: Quota) -> None:
-        self._authenticator, self._metrics, self._tracing, self._streams = authenticator, metrics, tracing, streams
+    def __init__(self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, calls: Quota, reading: FairGate) -> None:
+        self._authenticator, self._metrics, self._tracing, self._calls, self._reading = authenticator, metrics, tracing, calls, reading
 
     def service(self, name: str, methods: Iterable[Method]) -> grpc.GenericRpcHandler:
         """The handler of a service, for `grpc.aio.Server.add_generic_rpc_handlers`."""
         return grpc.method_handlers_generic_handler(name, {m.name: self._handler(m) for m in methods})
 
     def _handler(self, method: Method) -> grpc.RpcMethodHandler:
-        if method.client_stream:
+        # Every method is served as one that receives a stream: on the wire it is the same, and nothing of a message is read before we
+        # know whose it is and have room for it.
+        async def serve(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+            return await self._run(method, requests, context)
 
-            async def many(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
-                return await self._run(method, self._parsed(method, requests), context)
+        make = grpc.stream_stream_rpc_method_handler if method.server_stream else grpc.stream_unary_rpc_method_handler
+        return make(serve)
 
-            make = grpc.stream_stream_rpc_method_handler if method.server_stream else grpc.stream_unary_rpc_method_handler
-            return make(many)
-
-        async def one(request: bytes, context: grpc.aio.ServicerContext) -> Any:
-            return await self._run(method, request, context)
-
-        make = grpc.unary_stream_rpc_method_handler if method.server_stream else grpc.unary_unary_rpc_method_handler
-        return make(one)
-
-    async def _run(self, method: Method, request: Any, context: grpc.aio.ServicerContext) -> bytes | None:
+    async def _run(self, method: Method, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes | None:
         metadata = metadata_of(context)
         logs.request_id.set(logs.clean_id(metadata.get("x-request-id")))
         fields: dict[str, Any] = {"method": method.name, "peer": context.peer()}
@@ -102,7 +104,7 @@ class Rpcs:
             with self._metrics.running_rpcs.labels(method.name).track_inprogress():
                 parent = metadata.get("traceparent", "")
                 with self._tracing.span(method.name, parent if isinstance(parent, str) else ""):
-                    return await self._answered(method, request, context, metadata, fields)
+                    return await self._answered(method, requests, context, metadata, fields)
         except asyncio.CancelledError:
             code = "CANCELLED"
             raise
@@ -125,21 +127,39 @@ class Rpcs:
         await errors.abort(context, error)
 
     async def _answered(
-        self, method: Method, request: Any, context: grpc.aio.ServicerContext, metadata: Mapping[str, Any], fields: dict[str, Any]
+        self,
+        method: Method,
+        requests: AsyncIterator[bytes],
+        context: grpc.aio.ServicerContext,
+        metadata: Mapping[str, Any],
+        fields: dict[str, Any],
     ) -> bytes | None:
         principal = self._authenticator.principal(metadata, context.auth_context(), context.peer())
         fields["principal"] = principal.id
-        call = Call(principal, context, self._metrics, fields)
-        if not method.client_stream:
-            request = self._message(method, request)
-        streams = method.client_stream or method.server_stream
-        with self._streams.hold(principal.id) if streams else contextlib.nullcontext():
-            response = await method.handler(call, request)
+        with self._calls.hold(principal.id):
+            async with contextlib.AsyncExitStack() as room:
+                call = Call(principal, context, self._metrics, fields, room)
+                if method.client_stream:
+                    response = await method.handler(call, self._parsed(method, requests))
+                else:
+                    await room.enter_async_context(self._reading.enter(principal.id))
+                    # only the handler holds the message: it may let go of it
+                    response = await method.handler(call, await self._single(method, requests))
         if response is None:
             return None
         data = response.SerializeToString()
         self._metrics.sent.inc(len(data))
         return data
+
+    async def _single(self, method: Method, requests: AsyncIterator[bytes]) -> Any:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT):
+                data = await anext(aiter(requests), None)
+        except TimeoutError:
+            raise ServiceError("ABORTED", "SLOW_WRITER", f"no request came within {READ_TIMEOUT:.0f} s") from None
+        if data is None:
+            raise errors.invalid("NOT_A_MESSAGE", f"a {method.request.DESCRIPTOR.full_name} is wanted, nothing was sent")
+        return self._message(method, data)
 
     def _message(self, method: Method, data: bytes) -> Any:
         self._metrics.received.inc(len(data))

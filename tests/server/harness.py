@@ -14,6 +14,7 @@ import grpc
 from disc_tf_server.app import Backends, Service, rename_texts
 from disc_tf_server.config import ServerConfig
 from disc_tf_server.database import SqliteDatabase
+from disc_tf_server.tracing import Tracing
 from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 from google.rpc import error_details_pb2, status_pb2
@@ -164,7 +165,9 @@ def tokens_file(directory: Path, *names: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def front(tmp_path: Path, *, store: Any = None, blobs: Any = None, pool: Any = None, **settings: Any) -> AsyncIterator[Front]:
+async def front(
+    tmp_path: Path, *, store: Any = None, blobs: Any = None, pool: Any = None, signer: Any = None, tracing: Any = None, **settings: Any
+) -> AsyncIterator[Front]:
     """A front end with stand-ins for what is not given."""
     config = ServerConfig(**{"address": ("127.0.0.1:0",), "data_dir": str(tmp_path), **settings})
     store, blobs, pool = store or MemoryStore(), blobs or MemoryBlobs(), pool or StandInPool()
@@ -179,6 +182,8 @@ async def front(tmp_path: Path, *, store: Any = None, blobs: Any = None, pool: A
         check_result,
         lambda data: data[:32],
         b"f" * 32,
+        signer=signer,
+        tracing=tracing or Tracing(),
         lease_seconds=lease,
     )
     service = Service(config, backends)

@@ -197,11 +197,11 @@ def test_random_bytes_never_break_the_front_end(tmp_path: Path) -> None:
 
 def test_quotas(tmp_path: Path) -> None:
     async def check() -> None:
-        async with front(tmp_path, max_streams=2, pool=StandInPool(auto=False)) as f:
+        async with front(tmp_path, max_calls=2, pool=StandInPool(auto=False)) as f:
             calls = [f.client.stream("Optimize", request(graph(n, "y", op=op))) for n, op in (("a", "Relu"), ("b", "Tanh"))]
             jobs = [await f.pool.nth(n) for n in range(2)]
             failure = await f.client.failure("Optimize", request())
-            assert (failure.code, failure.reason) == ("RESOURCE_EXHAUSTED", "QUOTA_STREAMS") and "RetryInfo" in failure.details
+            assert (failure.code, failure.reason) == ("RESOURCE_EXHAUSTED", "QUOTA_CALLS") and "RetryInfo" in failure.details
             for job in jobs:
                 job.finish()
             for call in calls:

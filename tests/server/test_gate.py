@@ -96,7 +96,7 @@ def test_nothing_is_lost_whatever_is_cancelled_when() -> None:
     async def check() -> None:
         rng = random.Random(7)
         for _ in range(150):
-            gate, order, leave = FairGate(rng.randint(1, 3), 10, 50), [], asyncio.Event()
+            gate, order, leave = FairGate(rng.randint(1, 3), 10, 50, rng.randint(0, 2)), [], asyncio.Event()
             tasks = [
                 asyncio.ensure_future(hold(gate, rng.choice("abc"), order, leave, rng.choice([0, 1, 5, 20])))
                 for _ in range(rng.randint(1, 12))
@@ -109,13 +109,26 @@ def test_nothing_is_lost_whatever_is_cancelled_when() -> None:
                 task.cancel()
             leave.set()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert (gate.inside, gate.waiting, gate._weight, len(gate._held)) == (0, 0, 0, 0)
+            assert (gate.inside, gate.waiting, gate._weight, len(gate._held), len(gate._within)) == (0, 0, 0, 0, 0)
+
+    run(check())
+
+
+def test_nobody_takes_all_the_room() -> None:
+    async def check() -> None:
+        gate, order, leave = FairGate(4, 1, 10, share=2), [], asyncio.Event()
+        tasks = [asyncio.ensure_future(hold(gate, p, order, leave)) for p in "aaaab"]
+        await settle()
+        assert order == ["a", "a", "b"] and gate.waiting == 2
+        leave.set()
+        await asyncio.gather(*tasks)
+        assert order == ["a", "a", "b", "a", "a"]
 
     run(check())
 
 
 def test_quota() -> None:
-    quota = Quota(2, "QUOTA_STREAMS", "open streams")
+    quota = Quota(2, "QUOTA_CALLS", "open streams")
     with quota.hold("a"), quota.hold("a"), quota.hold("b"):
         with pytest.raises(ServiceError) as caught, quota.hold("a"):
             raise AssertionError
