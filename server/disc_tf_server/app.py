@@ -68,7 +68,7 @@ class Service:
     def __init__(self, config: ServerConfig, backends: Backends) -> None:
         self.config, self._backends = config, backends
         b = backends
-        self.metrics = Metrics()
+        self.metrics, self.signer = Metrics(), b.signer
         self.authenticator = Authenticator(config.tokens, bool(config.tls_client_ca), config.trusted_group)
         self._certificates = Certificates(config) if config.tls_cert else None
         # what is heavy must not hold up what is ready

@@ -85,20 +85,19 @@ async def _run(config: ServerConfig) -> None:
 
 
 def _on_signals(service: Service, stopped: asyncio.Event) -> None:
-    """SIGTERM and SIGINT end the server; SIGHUP reads the tokens again."""
+    """SIGTERM and SIGINT end the server; SIGHUP reads tokens and signing keys again."""
     import logging
-
-    from disc_tf_server.config import ConfigError
 
     log = logging.getLogger("disc_tf_server")
 
     def reload() -> None:
-        try:
-            if service.authenticator.tokens is not None:
-                service.authenticator.tokens.reload()
-                log.info("the tokens were read again")
-        except ConfigError as e:
-            log.error("the old tokens stay in force: %s", e)
+        for what, files in (("tokens", service.authenticator.tokens), ("signing keys", service.signer)):
+            try:
+                if files is not None:
+                    files.reload()
+                    log.info("the %s were read again", what)
+            except ValueError as e:
+                log.error("the old %s stay in force: %s", what, e)
 
     handlers: dict[signal.Signals, Callable[[], None]] = {signal.SIGTERM: stopped.set, signal.SIGINT: stopped.set, signal.SIGHUP: reload}
     loop = asyncio.get_running_loop()

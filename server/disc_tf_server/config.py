@@ -106,6 +106,7 @@ class ServerConfig:
     children: int = _setting(0, count, "compiles at a time (0: one for each processor that this process may use)", "N")
     child_memory: int = _setting(4 << 30, size, "memory of one compile", "BYTES", least=64 << 20)
     child_cpu: float = _setting(1800.0, seconds, "processor time of one compile", "TIME", least=1)
+    require_sandbox: bool = _setting(False, boolean, "do not start where the kernel cannot keep compiles from files and the network")
     max_duration: float = _setting(1800.0, seconds, "longest time that a request may take, waiting included", "TIME", least=1)
     # ---- limits of a request
     max_inline_bytes: int = _setting(8 << 20, size, "largest graph in a request and result in a response", "BYTES", least=1 << 10)

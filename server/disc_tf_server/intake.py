@@ -36,13 +36,15 @@ _ELEMENTS = 60
 @dataclasses.dataclass(frozen=True)
 class Prepared:
     """A request that can be compiled. request: the canonical form, serialized (an OptimizeRequest with graph and options alone); digest: of
-    it (32 bytes); key: of the result, before the space that it is seen in; names: canonical name -> the request's; space: whose results."""
+    it (32 bytes); key: of the result, before the space that it is seen in; names: canonical name -> the request's; space: whose results;
+    targets: sorted."""
 
     request: bytes
     digest: bytes
     key: bytes
     names: dict[str, str]
     space: str
+    targets: tuple[str, ...]
 
 
 class Threads:
@@ -143,7 +145,7 @@ class Intake:
         request.graph.feeds.extend(canonical.feeds)
         request.options.CopyFrom(canonical.options)
         key = hashlib.sha256(b"disc_tf result 1" + canonical.digest + self._fingerprint).digest()
-        return Prepared(serialized(request), canonical.digest, key, dict(canonical.names), space)
+        return Prepared(serialized(request), canonical.digest, key, dict(canonical.names), space, tuple(canonical.options.targets))
 
 
 def missing_blob(digest: Digest) -> ServiceError:

@@ -427,6 +427,10 @@ class Signer(Protocol):
         """Of the keys that sign now (Capabilities.key_ids)."""
         ...
 
+    def reload(self) -> None:
+        """Reads the keys again. ValueError: those of before stay in force."""
+        ...
+
     def sign(self, artifacts: Sequence[bytes], request: bytes, compiler_version: str, targets: Sequence[str]) -> bytes:
         """A serialized disc_tf.v1.Signature. artifacts: `code_identity` of each cluster; request: the digest of the canonical request."""
         ...

@@ -16,7 +16,7 @@ from disc_tf.remote.messages import message_class, new
 from disc_tf.version import __version__
 from disc_tf_server.compiling import Compiler
 from disc_tf_server.config import ServerConfig
-from disc_tf_server.delivery import Delivery, Made, Work, targets_of
+from disc_tf_server.delivery import Delivery, Made, Work
 from disc_tf_server.errors import invalid
 from disc_tf_server.gate import FairGate
 from disc_tf_server.intake import Intake, Prepared, Threads
@@ -133,9 +133,8 @@ class Optimizer:
         p = self._parts
         keep = p.config.max_duration + 3600.0
         entry = await p.results.find(prepared.space, prepared.key, prepared.request)
-        targets = tuple(targets_of(request.options) or sorted(TARGETS))
         if entry is not None:
-            outcome = Outcome(Made(prepared.space, entry.result, prepared.digest, targets, cached=True).pack())
+            outcome = Outcome(Made(prepared.space, entry.result, prepared.digest, prepared.targets, cached=True).pack())
             work = b""
         else:
             outcome = None

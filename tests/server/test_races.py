@@ -421,6 +421,31 @@ def test_the_store_fails_for_a_while(tmp_path: Path) -> None:
     run(check())
 
 
+def test_a_signature_speaks_of_the_canonical_request(tmp_path: Path) -> None:
+    """Made, shared or cached: it is the digest that a client computes from its own graph."""
+
+    async def check() -> None:
+        from disc_tf_server.signing import FileSigner, add_key
+
+        from disc_tf.options import TARGETS
+        from disc_tf.remote.canonical import canonical
+
+        add_key(tmp_path / "keys.toml", "k1", 0.0, 1e5)
+        async with front(tmp_path, signer=FileSigner(tmp_path / "keys.toml")) as f:
+            assert list((await f.client.call("GetCapabilities", new("GetCapabilitiesRequest"))).key_ids) == ["k1"]
+            for prefix, targets, cached in (("", [], False), ("p/", list(TARGETS)[::-1] * 2, True), ("", ["x86-64-v3"], False)):
+                message = request(graph("a", "y", prefix=prefix), f"{prefix}y")
+                message.options.targets.extend(targets)
+                event = await last(f.client.stream("Optimize", message))
+                statement = message_class("Statement").FromString(event.result.signature.statement)
+                message.options.targets[:] = targets or TARGETS
+                expected = canonical(message.graph.inline, message.graph.outputs, (), message.options)
+                assert (statement.request, event.result.cached) == (expected.digest, cached)
+                assert list(statement.targets) == sorted(set(targets or TARGETS)) and statement.key_id == "k1"
+
+    run(check())
+
+
 def test_a_full_disk_is_a_clear_error(tmp_path: Path) -> None:
     async def check() -> None:
         async with front(tmp_path, pool=StandInPool(auto=False)) as f:
