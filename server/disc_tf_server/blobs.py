@@ -194,7 +194,7 @@ class IndexedBlobStore:
         return await self.do(self.staging.size, principal, upload_id), False
 
     async def link(self, source: str, digest: Digest, principal: str) -> None:
-        if digest.size and source != principal:
+        if digest.size:
             await self._remove(await self._index.link(source, digest, principal))
 
     async def pin(self, principal: str, digest: Digest, owner: str, seconds: float) -> None:
