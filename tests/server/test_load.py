@@ -21,6 +21,7 @@ from disc_tf.remote.messages import message_class, new
 from tests.server.harness import Client, Front, failure_of, front, graph, request, run, tokens_file
 from tests.server.standins import StandInPool, echo_result
 
+EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 OPS = ("Relu", "Tanh", "Exp", "Sigmoid", "Abs", "Neg", "Sqrt", "Square")
 
 
@@ -72,14 +73,14 @@ async def one(client: Client, rng: random.Random, kinds: int, tally: Counter[str
         call = client.stream("Optimize", message, timeout=60)
         try:
             event = await call.read()
-            if behaviour < 0.1 and attempt == 0 and event is not grpc.aio.EOF:  # the connection breaks, the client re-attaches
+            if behaviour < 0.1 and attempt == 0 and event is not EOF:  # the connection breaks, the client re-attaches
                 call.cancel()
                 call = client.stream("Watch", new("WatchRequest", operation=event.operation, after_sequence=event.sequence), timeout=60)
                 if event.WhichOneof("event") in ("result", "error"):
                     tally["result"] += 1
                     return time.monotonic() - start
             last = event
-            while event is not grpc.aio.EOF:
+            while event is not EOF:
                 last, event = event, await call.read()
             assert last.WhichOneof("event") == "result", last
             found = message_class("CompileResult").FromString(last.result.inline)
