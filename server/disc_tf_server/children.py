@@ -59,6 +59,7 @@ class _Template:
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ready.add_done_callback(lambda f: f.cancelled() or f.exception())  # it may be that nobody waits for it
         self.alive = False
 
     async def start(self) -> None:

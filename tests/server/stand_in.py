@@ -27,8 +27,8 @@ def attempt(action: Callable[[], Any]) -> str:
     return "done"
 
 
-def forbidden(where: str) -> dict[str, str]:
-    """What a child tries that it must not; ``where``: a directory of the test with a file "secret" in it."""
+def forbidden(where: str, only: Sequence[str] = ()) -> dict[str, str]:
+    """What a child tries that it must not; ``where``: a directory of the test with a file "secret" in it. only: these alone."""
     secret = Path(where, "secret")
     tries: dict[str, Callable[[], Any]] = {
         "write": lambda: Path(where, "new").write_text("x"),
@@ -49,7 +49,7 @@ def forbidden(where: str) -> dict[str, str]:
         "memfd": lambda: os.memfd_create("x"),
         "descriptors": lambda: [os.fstat(fd) for fd in range(4, 64)],
     }
-    return {name: attempt(action) for name, action in tries.items()}
+    return {name: attempt(action) for name, action in tries.items() if not only or name in only}
 
 
 def burn(seconds: float) -> None:

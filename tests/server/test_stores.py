@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from disc_tf_server.blobs import BlobLimits
+from disc_tf_server.database import Transaction
 from disc_tf_server.interfaces import Digest, Outcome, ServiceError, State, Submission
 from disc_tf_server.operations_store import OperationLimits
 from disc_tf_server.stores import Stores, open_stores
@@ -167,6 +169,28 @@ def test_servers_that_are_killed_lose_nothing_that_they_promised(tmp_path: Path)
         await stores.close()
 
     asyncio.run(look())
+
+
+def test_a_database_without_room(tmp_path: Path) -> None:
+    def limit(pages: int) -> Callable[[Transaction], object]:
+        return lambda tx: tx.rows(f"PRAGMA max_page_count = {pages}")
+
+    async def scenario() -> None:
+        stores = await open_stores(tmp_path)
+        await stores.database.run("operations", limit(1))  # what it has, and no more
+        before = 0
+        with pytest.raises(ServiceError) as e:
+            for before in range(1000):
+                await stores.operations.submit(Submission("p", f"r{before}", b"b" * 32, secrets.token_bytes(8), bytes(3000)))
+        assert (e.value.code, e.value.reason) == ("RESOURCE_EXHAUSTED", "STORE_FULL") and e.value.retry_after
+        await stores.database.run("operations", limit(1 << 30))
+        # nothing of the failed one is there, and what was there is
+        found, _ = await stores.operations.list("p", 1000)
+        assert sorted(o.request_id for o in found) == sorted(f"r{i}" for i in range(before))
+        assert (await stores.operations.submit(Submission("p", f"r{before}", b"b" * 32, b"key", bytes(3000))))[1]
+        await stores.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
