@@ -37,7 +37,7 @@ class ResultLimits:
     data_bytes: int = 256 << 20
     executable_bytes: int = 64 << 20
     report_bytes: int = 64 << 20
-    elements: int = 2_000_000
+    elements: int = 1_000_000
     name_bytes: int = 8 << 10
     clusters: int = 10_000
 

@@ -33,7 +33,11 @@ def check_elements(data: bytes, descriptor: Any, most: int) -> None:
             ends.pop()
             fields.pop()
             continue
-        tag, at = _varint(data, at, ends[-1])
+        tag = data[at]
+        if tag < 128:
+            at += 1
+        else:
+            tag, at = _varint(data, at, ends[-1])
         field, kind = fields[-1].get(tag >> 3), tag & 7
         seen += 1
         size = 0

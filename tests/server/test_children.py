@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -176,9 +177,48 @@ def test_a_killed_child_and_a_killed_template(pool: Pool) -> None:
     assert pool.do(during(lambda: os.kill(pool.template(), signal.SIGKILL))).reason is Reason.UNAVAILABLE
     assert pool.run("echo") == b"cba"
     end = time.monotonic() + 2
-    while time.monotonic() < end and any(Path(f"/proc/{pid}").exists() for pid in before):
+    while time.monotonic() < end and any(alive(pid) for pid in before):
         time.sleep(0.02)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in before)
+    assert not any(alive(pid) for pid in before)
+
+
+FRONT_END = """
+import asyncio, sys
+from disc_tf_server.children import ForkedChildPool
+from disc_tf_server.interfaces import Job
+async def main():
+    pool = ForkedChildPool(2, function="stand_in:compile", warm_up="")
+    await pool.start()
+    print(pool._template._process.pid, flush=True)
+    await pool.run(Job(b"", ("hang",), (), b""), lambda *_: print("runs", flush=True))
+asyncio.run(main())
+"""
+
+
+def test_nothing_is_left_of_a_killed_front_end() -> None:
+    root = Path(HERE).parents[1]
+    environment = {"PYTHONPATH": os.pathsep.join([str(root), str(root / "server"), HERE])}
+    process = subprocess.Popen([sys.executable, "-c", FRONT_END], env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    template = int(process.stdout.readline())
+    assert process.stdout.readline() == "runs\n"
+    all_of_it = [template, *descendants(template)]
+    assert len(all_of_it) >= 2
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    end = time.monotonic() + 5
+    while time.monotonic() < end and any(alive(pid) for pid in all_of_it):
+        time.sleep(0.02)
+    assert not any(alive(pid) for pid in all_of_it)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie that nobody has reaped does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_pool_that_cannot_start_says_so() -> None:
