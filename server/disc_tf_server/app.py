@@ -34,6 +34,8 @@ from disc_tf_server.worker import Worker, late_status, lost_status
 
 log = logging.getLogger("disc_tf_server")
 
+#: largest result inside a message: what a client of gRPC takes by default, with some room for what is around it
+MAX_RESULT = 4_000_000
 _SWEEP_WORK, _SWEEP_BLOBS = 3.0, 60.0
 
 
@@ -78,7 +80,7 @@ class Service:
         self.compiler = Compiler(config, b.pool, self.results, self._light, b.check, b.rename, self.metrics)
         name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.worker = Worker(b.store, self.compiler, name, b.lease_seconds, self.metrics, b.tracing)
-        delivery = Delivery(self.results, b.blobs, self._light, b.rename, b.identify, b.signer, config.max_inline_bytes)
+        delivery = Delivery(self.results, b.blobs, self._light, b.rename, b.identify, b.signer, min(config.max_inline_bytes, MAX_RESULT))
         self.operations = Operations(b.store, delivery, self.drain, self.worker.nudge, self.worker.runs_here)
         intake = Intake(config, b.blobs, b.canonicalize, b.fingerprint, self._reading)
         parts = Parts(
@@ -100,7 +102,7 @@ class Service:
         quota = Quota(config.max_calls, "QUOTA_CALLS", "open calls")
         room = max(4, config.graph_memory // (2 * config.max_inline_bytes))
         reading = FairGate(room, 1, config.max_calls, share=room // 4)  # whoever sends slowly holds up himself
-        rpcs = Rpcs(self.authenticator, self.metrics, b.tracing, quota, reading)
+        rpcs = Rpcs(self.authenticator, self.metrics, b.tracing, quota, reading, config.max_rpcs)
         services = {optimizer.SERVICE: self.optimizer.methods(), operations.SERVICE: self.operations.methods(), **b.content}
         for service, methods in services.items():
             server.add_generic_rpc_handlers((rpcs.service(service, methods),))

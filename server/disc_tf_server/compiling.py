@@ -28,7 +28,7 @@ OnDiagnostic = Callable[[str, str, str], None]
 #: a child that dies is replaced this often: it may have been somebody else's fault (the kernel's out-of-memory killer)
 CRASHES = 2
 #: how long a result is kept from eviction for those that wait for it (seconds)
-KEEP = 3600.0
+KEEP = 600.0
 
 
 class Compiler:
@@ -61,11 +61,15 @@ class Compiler:
         except ValueError as e:
             logs.event(log, logging.ERROR, "a child's result was refused", reason=str(e)[:500])
             raise ServiceError("INTERNAL", "RESULT_REFUSED", "what the compiler returned did not pass the checks") from e
-        digest = await self._results.store(work.space, serialized(result), f"result:{work.key.hex()}", KEEP)
+        digest = await self._results.store(work.space, serialized(result), f"result:{work.owner}", KEEP)
         if not request.options.time_budget:  # with a budget of time a result depends on the machine's load
             await self._results.add(work.space, work.key, Entry(work.request, digest))
         self._metrics.compile_seconds.observe(time.monotonic() - start)
         return Made(work.space, digest, work.digest, tuple(targets_of(request.options)))
+
+    async def forget(self, work: Work) -> None:
+        """The work is over: its request needs not be kept for it any more."""
+        await self._results.unpin(work.owner)
 
     async def inspect(self, prepared: Prepared, seconds: float) -> bytes:
         """The report of a dry run (JSON), with the request's names. ServiceError."""

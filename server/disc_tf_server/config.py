@@ -109,7 +109,7 @@ class ServerConfig:
     require_sandbox: bool = _setting(False, boolean, "do not start where the kernel cannot keep compiles from files and the network")
     max_duration: float = _setting(1800.0, seconds, "longest time that a request may take, waiting included", "TIME", least=1)
     # ---- limits of a request
-    max_inline_bytes: int = _setting(8 << 20, size, "largest graph in a request and result in a response", "BYTES", least=1 << 10)
+    max_inline_bytes: int = _setting(8 << 20, size, "largest graph in a request", "BYTES", least=1 << 10)
     max_graph_bytes: int = _setting(512 << 20, size, "largest graph that is given as a blob", "BYTES", least=1 << 10)
     max_blob_bytes: int = _setting(2 << 30, size, "largest blob", "BYTES", least=1 << 10)
     max_nodes: int = _setting(300_000, count, "most nodes of a graph, those of its functions included", "N", least=1)

@@ -40,6 +40,11 @@ class Work:
     key: bytes
     trace: str = ""
 
+    @property
+    def owner(self) -> str:
+        """Who pins the request in the blob store."""
+        return work_owner(self.space, self.key)
+
     def pack(self) -> bytes:
         fields = [self.space, self.request.hash, self.request.size, self.digest.hex(), self.key.hex(), self.trace]
         return json.dumps(fields).encode()
@@ -48,6 +53,16 @@ class Work:
     def unpack(data: bytes) -> Work:
         space, hash, size, digest, key, trace = json.loads(data)
         return Work(space, Digest(hash, size), bytes.fromhex(digest), bytes.fromhex(key), trace)
+
+
+def work_owner(space: str, key: bytes) -> str:
+    """See `Work.owner`."""
+    return f"work:{shared_key(space, key).hex()}"
+
+
+def shared_key(space: str, key: bytes) -> bytes:
+    """What operations that may share a compile have in common."""
+    return hashlib.sha256(space.encode() + b"\0" + key).digest()
 
 
 @dataclasses.dataclass(frozen=True)

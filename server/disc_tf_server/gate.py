@@ -109,7 +109,8 @@ class FairGate:
 class Quota:
     """Counts what principals hold open."""
 
-    def __init__(self, limit: int, reason: str, what: str) -> None:
+    def __init__(self, limit: int, reason: str, what: str, whose: str = "one caller") -> None:
+        self._whose = whose
         self._limit, self._reason, self._what = limit, reason, what
         self._held: collections.Counter[str] = collections.Counter()
 
@@ -117,7 +118,7 @@ class Quota:
     def hold(self, principal: str):
         """One more, for the block. ServiceError RESOURCE_EXHAUSTED."""
         if self._held[principal] >= self._limit:
-            message = f"more than {self._limit} {self._what} of one caller"
+            message = f"more than {self._limit} {self._what} of {self._whose}"
             raise ServiceError("RESOURCE_EXHAUSTED", self._reason, message, metadata={"limit": str(self._limit)}, retry_after=5.0)
         self._held[principal] += 1
         try:

@@ -32,7 +32,7 @@ def make_server(config: ServerConfig) -> grpc.aio.Server:
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
         ],
-        maximum_concurrent_rpcs=config.max_rpcs,
+        maximum_concurrent_rpcs=2 * config.max_rpcs,  # the limit itself is `rpc`'s, whose errors say when to come back
     )
 
 

@@ -16,7 +16,7 @@ from disc_tf.remote.messages import message_class, new
 from disc_tf.version import __version__
 from disc_tf_server.compiling import Compiler
 from disc_tf_server.config import ServerConfig
-from disc_tf_server.delivery import Delivery, Made, Work
+from disc_tf_server.delivery import Delivery, Made, Work, shared_key, work_owner
 from disc_tf_server.errors import invalid
 from disc_tf_server.gate import FairGate
 from disc_tf_server.intake import Intake, Prepared, Threads
@@ -138,14 +138,14 @@ class Optimizer:
             work = b""
         else:
             outcome = None
-            digest = await p.results.store(prepared.space, prepared.request, f"work:{prepared.key.hex()}", keep)
+            digest = await p.results.store(prepared.space, prepared.request, work_owner(prepared.space, prepared.key), keep)
             work = Work(prepared.space, digest, prepared.digest, prepared.key, p.trace()).pack()
         operation, created = await p.store.submit(
             Submission(
                 principal=principal,
                 request_id=request.request_id,
                 body=body_digest(request),
-                key=hashlib.sha256(prepared.space.encode() + b"\0" + prepared.key).digest(),
+                key=shared_key(prepared.space, prepared.key),
                 work=work,
                 private=await p.delivery.pack_names(prepared, keep + p.config.operation_retention),
                 timeout=timeout,

@@ -122,6 +122,13 @@ class ResultCache:
         self._contents.put(digest, data, len(data))
         return digest
 
+    async def unpin(self, owner: str) -> None:
+        """Ends the pins of `store`; never raises for a store that does not answer: pins end by themselves."""
+        try:
+            await self._blobs.unpin(owner)
+        except ServiceError as e:
+            logs.event(log, logging.WARNING, "a pin stays until its time is over", owner=owner, reason=e.reason)
+
     async def _content_or_none(self, space: str, digest: Digest) -> bytes | None:
         try:
             return await self.content(space, digest)

@@ -28,6 +28,13 @@ WRITE_TIMEOUT = 600.0
 READ_TIMEOUT = 120.0
 
 
+class Disconnected(ServiceError):
+    """The other side has ended the call: nobody can be told anything."""
+
+    def __init__(self) -> None:
+        super().__init__("CANCELLED", "DISCONNECTED", "the caller is gone")
+
+
 @dataclasses.dataclass
 class Call:
     """One RPC. ``fields`` go into its log line. room: what it holds of the memory for requests."""
@@ -55,6 +62,8 @@ class Call:
                 await self.context.write(data)
         except TimeoutError:
             raise ServiceError("ABORTED", "SLOW_READER", f"a message was not read within {WRITE_TIMEOUT:.0f} s") from None
+        except grpc.aio.BaseError as e:
+            raise Disconnected() from e
         self.metrics.sent.inc(len(data))
 
 
@@ -74,11 +83,14 @@ class Method:
 
 
 class Rpcs:
-    """Makes gRPC handlers of methods. calls: open calls of each principal. reading: requests that are in memory at a time; the others wait
-    before they are read."""
+    """Makes gRPC handlers of methods. most: open calls of all principals. calls: of each. reading: requests that are in memory at a time;
+    the others wait before they are read."""
 
-    def __init__(self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, calls: Quota, reading: FairGate) -> None:
+    def __init__(
+        self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, calls: Quota, reading: FairGate, most: int
+    ) -> None:
         self._authenticator, self._metrics, self._tracing, self._calls, self._reading = authenticator, metrics, tracing, calls, reading
+        self._all = Quota(most, "TOO_MANY_CALLS", "open calls", "all callers")
 
     def service(self, name: str, methods: Iterable[Method]) -> grpc.GenericRpcHandler:
         """The handler of a service, for `grpc.aio.Server.add_generic_rpc_handlers`."""
@@ -118,13 +130,18 @@ class Rpcs:
             seconds = time.monotonic() - start
             self._metrics.rpcs.labels(method.name, code).inc()
             self._metrics.rpc_seconds.labels(method.name).observe(seconds)
-            if error is not None:
+            if error is not None and not isinstance(error, Disconnected):
                 self._metrics.failures.labels(error.reason).inc()
                 fields["reason"] = error.reason
             logs.event(log, level, "rpc", **fields, code=code, seconds=round(seconds, 4))
         assert error is not None
         error.metadata.setdefault("request", logs.request_id.get())
-        await errors.abort(context, error)
+        try:
+            await errors.abort(context, error)
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError:  # the call has ended already
+            raise asyncio.CancelledError from error
 
     async def _answered(
         self,
@@ -136,7 +153,7 @@ class Rpcs:
     ) -> bytes | None:
         principal = self._authenticator.principal(metadata, context.auth_context(), context.peer())
         fields["principal"] = principal.id
-        with self._calls.hold(principal.id):
+        with self._all.hold("all"), self._calls.hold(principal.id):
             async with contextlib.AsyncExitStack() as room:
                 call = Call(principal, context, self._metrics, fields, room)
                 if method.client_stream:

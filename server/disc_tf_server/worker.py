@@ -168,6 +168,8 @@ class Worker:
                 await self._flush(run)
                 if not await self._persist(lambda: self._store.commit(lease.work_id, lease.fence, job.result())):
                     ended = "not wanted any more"
+            if run.stop in (None, Stop.LOST):
+                await self._compiler.forget(Work.unpack(lease.work))
             logs.event(log, logging.INFO, "work", work=lease.work_id, attempt=lease.attempt, end=ended, seconds=time.monotonic() - start)
         finally:
             del self._runs[lease.work_id]

@@ -400,3 +400,92 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
                 bind(server, [f.service.addresses[0]], None)
 
     run(check())
+
+
+def _half_open(f: Any, method: str, metadata: Any = ()) -> Any:
+    """A call that never sends its request."""
+    never = asyncio.Event()
+
+    async def requests():
+        await never.wait()
+        yield b""
+
+    stub = f.client.channel.stream_stream(f"/disc_tf.v1.Optimizer/{method}", None, None)
+    return stub(requests(), timeout=20, metadata=metadata)
+
+
+async def _ended(call: Any) -> Any:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    return failure_of(caught.value)
+
+
+def test_a_caller_is_known_before_its_request_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with front(tmp_path, tokens=tokens_file(tmp_path, "alice"), max_calls=1, max_rpcs=2) as f:
+            assert (await _ended(_half_open(f, "Optimize"))).reason == "TOKEN_WANTED"
+            alice = (("authorization", f"Bearer {token_of('alice')}"),)
+            held = _half_open(f, "Optimize", alice)
+            reading = asyncio.ensure_future(_ended(held))
+            while f.service.metrics.running_rpcs.labels("Optimize")._value.get() < 1:
+                await asyncio.sleep(0.01)
+            assert (await _ended(_half_open(f, "Watch", alice))).reason == "QUOTA_CALLS"
+            held.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            monkeypatch.setattr("disc_tf_server.rpc.READ_TIMEOUT", 0.1)
+            failure = await _ended(_half_open(f, "Optimize", alice))
+            assert (failure.code, failure.reason) == ("ABORTED", "SLOW_WRITER")
+
+    run(check())
+
+
+def test_slow_senders_hold_up_themselves_only(tmp_path: Path) -> None:
+    async def check() -> None:
+        tokens = tokens_file(tmp_path, "slow", "quick")
+        settings = {"tokens": tokens, "max_inline_bytes": 1 << 20, "graph_memory": 16 << 20}
+        async with front(tmp_path, **settings) as f:  # room for 8 requests, 2 of them of one principal
+            calls = [_half_open(f, "Optimize", (("authorization", f"Bearer {token_of('slow')}"),)) for _ in range(30)]
+            waiting = [asyncio.ensure_future(_ended(c)) for c in calls]
+            while f.service.metrics.running_rpcs.labels("Optimize")._value.get() < 30:
+                await asyncio.sleep(0.01)
+            assert (await f.as_("quick").result(request()))[0].compiled
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(check())
+
+
+def test_a_client_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loses its stream, not its operation, and nobody else is held up."""
+
+    async def check() -> None:
+        monkeypatch.setattr("disc_tf_server.rpc.WRITE_TIMEOUT", 0.3)
+        async with front(tmp_path, pool=StandInPool(auto=False)) as f:
+            options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
+            lazy = Client(grpc.aio.insecure_channel(f.service.addresses[0], options))
+            call = lazy.stream("Optimize", request())
+            name = (await call.read()).operation
+            job = await f.pool.nth(0)
+            result = message_class("CompileResult")(report_json=json.dumps({"x": "y" * (3 << 20)}).encode(), compiler_version="t")
+            job.result.set_result(result.SerializeToString())
+            async with asyncio.timeout(20):
+                while f.service.metrics.running_rpcs.labels("Optimize")._value.get():
+                    await asyncio.sleep(0.02)
+            event = (await f.client.events("Watch", new("WatchRequest", operation=name)))[-1]
+            assert len(event.result.inline) > 3 << 20
+            call.cancel()
+
+    run(check())
+
+
+def test_names_too_large_for_the_operation_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        monkeypatch.setattr("disc_tf_server.delivery._LARGE_NAMES", 10)
+        async with front(tmp_path) as f:
+            result, _ = await f.client.result(request(graph("a", "y")))
+            assert sorted(result.compiled) == ["a", "x", "y"]
+            assert all(o.private.startswith(b"b") for o in f.store.operations.values())
+            assert not [p for p in f.blobs.pins if p.startswith("work:")]  # the work is over
+
+    run(check())
