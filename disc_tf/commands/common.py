@@ -23,6 +23,8 @@ BAD_INPUT = 3
 NOTHING_COMPILED = 4
 VERIFY_FAILED = 5
 NOT_BUILT = 6
+#: how the names of stand-alone files end
+STANDALONE_SUFFIX = ".disc"
 
 _NO_SAVED_MODEL = "give a GraphDef (.pb or .pbtxt)"
 #: how a SavedModel starts: its schema version (field 1, a number, where a GraphDef has nodes), then a meta graph (field 2)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from disc_tf.commands.common import BAD_INPUT, USAGE, CommandError
-from disc_tf.commands.standalone import SUFFIX
+from disc_tf.commands.common import BAD_INPUT, STANDALONE_SUFFIX, USAGE, CommandError
 from disc_tf.commands.unused import refuse
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ NO_DISC = dict.fromkeys(("remote", "remote_dry_run"), "is for graphs and SavedMo
 
 def check(args: argparse.Namespace) -> None:
     """`CommandError` for flags that do not go together."""
-    if args.output and args.output.endswith(SUFFIX):
+    if args.output and args.output.endswith(STANDALONE_SUFFIX):
         refuse(args, NO_DISC)
     if not args.remote:
         refuse(args, NOT_REMOTE)

@@ -14,6 +14,7 @@ from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
     OK,
+    STANDALONE_SUFFIX,
     USAGE,
     VERIFY_FAILED,
     CommandError,
@@ -32,7 +33,7 @@ from disc_tf.options import Options
 from disc_tf.report import NOT_VERIFIED, Report, ShapeResult, shape_line
 from disc_tf.scratch import scratch
 
-SUFFIX = ".disc"
+SUFFIX = STANDALONE_SUFFIX
 
 
 def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
