@@ -97,7 +97,7 @@ def fake_quant_args(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
 @lowering("FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsPerChannel")
 def fake_quant_vars(ctx: LoweringContext, node: NodeView, x: Value, low: Value, high: Value) -> Value:
     """Quantized and dequantized between given ends (for each of the last dimension's elements); 0 where both are 0."""
-    return _quantized(ctx, x, _nudged(ctx, node, _ends(ctx, node, x, low, high), x), False)
+    return _quantized(ctx, x, _nudged(ctx, node, _ends(ctx, node, x, low, high), x), "PerChannel" in node.op)
 
 
 def _passed(ctx: LoweringContext, g: Value, x: Value, r: _Range) -> tuple[Value, Value, Value]:

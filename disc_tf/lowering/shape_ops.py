@@ -78,7 +78,7 @@ def _run_time_plan(ctx: LoweringContext, x: Value, sizes: Sequence[Dim]) -> Resh
     if all(f.is_static for f in flags):
         return None
     for i, (s, flag) in enumerate(zip(sizes, flags, strict=True)):
-        if not flag.is_static or int(s) < -1:
+        if not flag.is_static or (s.is_static and int(s) < -1):
             ctx.check_dim_cond(s, "GE", -1, message=f"Size {i} must be non-negative, or -1")
     flags = [_bounded(ctx, f, 1) for f in flags]
     ctx.check_dim_cond(sum(flags, Dim.of(0)), "LE", 1, message="Only one input size may be -1")

@@ -20,6 +20,8 @@ from disc_tf.testing.tf_case import EPSILON, tensorflow
 
 #: (step, output port)
 Ref = tuple[int, int]
+#: up to this many inexact operands are moved one by one, too
+_MOVED_ALONE = 4
 Operand = Ref | list[Ref]
 
 
@@ -221,13 +223,20 @@ class Evaluation:
         if not inexact:
             return out
         for draw in range(4):
-            tensors = {ref: self._disturbed(k, ref, error, draw) for ref, error in given.items()}
-            moved = run_step(step, tensors.__getitem__)
-            for j, v in enumerate(values):
-                if isinstance(moved, Failed) or tuple(moved[j].shape) != v.shape:
-                    out[j] = np.full(v.shape, np.inf)
-                else:
-                    out[j] = np.maximum(out[j], 1.5 * _distance(v, np.asarray(moved[j].numpy())) + _own_error(step, v, 1.0))
+            moved = run_step(step, {ref: self._disturbed(k, ref, error, draw) for ref, error in given.items()}.__getitem__)
+            for j, d in enumerate(_moves(values, moved)):
+                out[j] = np.maximum(out[j], 1.5 * d + _own_error(step, values[j], 1.0))
+        moving = [ref for ref, e in given.items() if e.size and e.max() > 0]
+        if 1 < len(moving) <= _MOVED_ALONE:
+            # moved together, operands may cancel each other out (x - y): each alone, and their sum
+            total = [np.zeros(v.shape) for v in values]
+            for ref in moving:
+                alone = [np.zeros(v.shape) for v in values]
+                for draw in range(2):
+                    tensors = {r: self._disturbed(k, r, e if r == ref else np.zeros_like(e), draw) for r, e in given.items()}
+                    alone = [np.maximum(a, d) for a, d in zip(alone, _moves(values, run_step(step, tensors.__getitem__)), strict=True)]
+                total = [t + a for t, a in zip(total, alone, strict=True)]
+            out = [np.maximum(o, 1.5 * t + _own_error(step, v, 1.0)) for o, t, v in zip(out, total, values, strict=True)]
         return out
 
     def _disturbed(self, k: int, ref: Ref, error: np.ndarray, draw: int) -> Any:
@@ -271,6 +280,16 @@ class Evaluation:
             # sums near overflow depend on the order
             out.append(np.where(np.isfinite(size) & (size < top / 4), step.ulps * EPSILON[dtype] * growth * size, np.inf))
         return out
+
+
+def _moves(values: list[np.ndarray], moved: Any) -> list[np.ndarray]:
+    """How far each result moved; infinitely where it failed or has another shape."""
+    if isinstance(moved, Failed):
+        return [np.full(v.shape, np.inf) for v in values]
+    return [
+        np.full(v.shape, np.inf) if tuple(m.shape) != v.shape else _distance(v, np.asarray(m.numpy()))
+        for v, m in zip(values, moved, strict=True)
+    ]
 
 
 def _own_error(step: Step, value: np.ndarray, at_least: float = 0.0) -> np.ndarray:

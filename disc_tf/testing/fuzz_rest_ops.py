@@ -173,9 +173,11 @@ def resize_gradient(g: Generator) -> None:
         return
     how: dict[str, Any] = {"align_corners": g.flip(0.3), "half_pixel_centers": False}
     if g.flip():
-        like = g.placeholder("float32", (2, 3, "s", 1), special=False)
-        if str(g.value(x).dtype) == "float32":
-            g.add("ResizeBilinearGrad", {"grads": x, "original_image": like}, **how, ulps=64, sums=True)
+        # TensorFlow's kernel takes any batch and channels of the image, its shape function takes them for the result's
+        size = g.const(g.rng.integers(1, 6, 2), np.int32)
+        like = g.add("ResizeNearestNeighbor", {"images": x, "size": size})
+        if like and str(g.value(x).dtype) == "float32":
+            g.add("ResizeBilinearGrad", {"grads": x, "original_image": like[0]}, **how, ulps=64, sums=True)
     else:
         size = g.const(g.rng.integers(1, 6, 2), np.int32)
         g.add("ResizeNearestNeighborGrad", {"grads": x, "size": size}, **how, ulps=16, sums=True)

@@ -249,6 +249,10 @@ def test_dynamic_slices():
 @pytest.mark.parametrize("source,target,dims,out", [
     (F32, I32, ["n"], ["n"]), (F64, DType.U8, ["n"], ["n", 8]), (DType.U8, F32, ["n", 4], ["n"]), (DType.BF16, I32, ["n", 2], ["n"]),
     (DType.F16, DType.U16, ["n"], ["n"]),
+    *((wide, narrow, ["n"], ["n", wide.bits // narrow.bits])
+      for wide in (F64, F32, I64) for narrow in (F32, DType.F16, DType.BF16, DType.I8) if narrow.bits < wide.bits),
+    *((narrow, wide, ["n", wide.bits // narrow.bits], ["n"]) for wide in (F64, F32) for narrow in (F32, DType.F16, DType.BF16)
+      if narrow.bits < wide.bits),
 ])
 def test_bitcast(source, target, dims, out):
     fn, b = new_function("f", {"x": (source, dims)})

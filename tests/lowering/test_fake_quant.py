@@ -57,6 +57,16 @@ def test_per_channel() -> None:
     check_op("FakeQuantWithMinMaxVarsPerChannel", inputs=array((2, 3), "f32"), min=low, max=high)
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+def test_steps_per_channel_are_found_by_the_inverse_of_the_scale(narrow) -> None:
+    """Unlike those of one range for all, which are divisions: with 16 bits there are numbers for which it makes a step's difference."""
+    x = np.random.default_rng(0).uniform(-2, 2, (4224, 2)).astype(np.float32)
+    ends = {"min": np.full(2, -1.3, np.float32), "max": np.full(2, 1.7, np.float32)}
+    more = {"num_bits": 16, "narrow_range": narrow, "modes": ["dynamic"]}
+    check_op("FakeQuantWithMinMaxVarsPerChannel", inputs=x, **ends, **more)
+    check_op("FakeQuantWithMinMaxVars", inputs=x, **scalars(-1.3, 1.7), **more)
+
+
 # ---- QuantizeAndDequantize ---------------------------------------------------------------------------------------------
 
 

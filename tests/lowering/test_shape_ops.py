@@ -5,6 +5,8 @@ import pytest
 
 from disc_tf.ir.types import DType
 from disc_tf.testing.tf_case import array, check_op
+from tests.frontend.graphs import F32, I64, G, cluster
+from tests.frontend.graphs import I32 as I32_TYPE
 
 ALL_DTYPES = list(DType)
 I32 = np.int32
@@ -187,3 +189,20 @@ def test_lin_space(num, const, dtype):
 def test_bitcast(source, target, shape):
     tf_types = {DType.BF16: "bfloat16"}
     check_op("Bitcast", input=array(shape, source), type=tf_types.get(target, target.np.name))
+
+
+def test_reshape_to_sizes_of_unknown_sign_and_dims():
+    """Sizes from run-time scalars beside a -1 and a dim of the operand."""
+    g = G()
+    g.placeholder("x", [None] * 4)
+    g.placeholder("a", [], I64)
+    g.placeholder("b", [], I64)
+    g.node("shape", "Shape", ["x"], T=("type", F32), out_type=("type", I64))
+    for name, value in (("begin", [3]), ("end", [4]), ("step", [1])):
+        g.const(name, value, np.int32)
+    types = {"T": ("type", I64), "Index": ("type", I32_TYPE)}
+    g.node("last", "StridedSlice", ["shape", "begin", "end", "step"], **types, shrink_axis_mask=1)
+    g.const("rest", -1, np.int64)
+    g.node("sizes", "Pack", ["rest", "a", "b", "last"], T=("type", I64), N=4, axis=0)
+    g.node("y", "Reshape", ["x", "sizes"], T=("type", F32), Tshape=("type", I64))
+    assert not cluster(g.proto, ["y"], min_cluster_size=1).reasons

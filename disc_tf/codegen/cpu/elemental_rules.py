@@ -55,7 +55,7 @@ def _bitcast(e: Elemental, v: Value, idx: Indices) -> Rule:
         n = max(bits.lanes, piece.lanes)
         shift = b.mul(b.splat(piece, n), narrow)
         bits = b.lshr(b.splat(bits, n), b.trunc(shift, bits.ty.elem) if wide < 64 else shift)
-        return lanes.from_bits(b, target, b.trunc(bits, lanes.mem_elem(target)))
+        return lanes.from_bits(b, target, b.trunc(bits, int_ty(narrow)))
     total: V | None = None
     for k in range(ratio):
         element = yield x, (*idx, ix.uniform(const(k, I64)))
