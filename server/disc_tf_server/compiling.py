@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -27,6 +28,8 @@ Check = Callable[[bytes], Any]
 OnDiagnostic = Callable[[str, str, str], None]
 #: a child that dies is replaced this often: it may have been somebody else's fault (the kernel's out-of-memory killer)
 CRASHES = 2
+#: what killed one child may be busy killing others (seconds)
+CRASH_PAUSE = 0.5
 #: how long a result is kept from eviction for those that wait for it (seconds)
 KEEP = 600.0
 
@@ -104,8 +107,9 @@ class Compiler:
             except ChildFailed as e:
                 self._metrics.compiles.labels(e.reason.value).inc()
                 logs.event(log, logging.WARNING, "a compile gave no result", reason=e.reason.value, text=e.message[:500])
-                if e.reason is Reason.CRASHED and attempt < CRASHES:
-                    on_diagnostic("WARNING", "COMPILE_CRASHED", "the compile crashed and is tried once more")
+                if e.reason in (Reason.CRASHED, Reason.UNAVAILABLE) and attempt < CRASHES:
+                    on_diagnostic("WARNING", "COMPILE_CRASHED", "the compile's process ended and it is tried once more")
+                    await asyncio.sleep(CRASH_PAUSE)
                     continue
                 message = "a defect of the compiler (please report it)" if e.reason is Reason.DEFECT else e.message
                 raise errors.from_child(e.reason, message) from e

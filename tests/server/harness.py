@@ -166,7 +166,15 @@ def tokens_file(directory: Path, *names: str) -> str:
 
 @contextlib.asynccontextmanager
 async def front(
-    tmp_path: Path, *, store: Any = None, blobs: Any = None, pool: Any = None, signer: Any = None, tracing: Any = None, **settings: Any
+    tmp_path: Path,
+    *,
+    store: Any = None,
+    blobs: Any = None,
+    pool: Any = None,
+    signer: Any = None,
+    tracing: Any = None,
+    content: Any = None,
+    **settings: Any,
 ) -> AsyncIterator[Front]:
     """A front end with stand-ins for what is not given."""
     config = ServerConfig(**{"address": ("127.0.0.1:0",), "data_dir": str(tmp_path), **settings})
@@ -184,6 +192,7 @@ async def front(
         b"f" * 32,
         signer=signer,
         tracing=tracing or Tracing(),
+        content=content or {},
         lease_seconds=lease,
     )
     service = Service(config, backends)

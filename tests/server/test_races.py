@@ -320,7 +320,6 @@ def test_a_lease_that_was_lost_commits_nothing(tmp_path: Path) -> None:
         (Reason.OUT_OF_TIME, "DEADLINE_EXCEEDED", "node 'mine' is bad"),
         (Reason.OUT_OF_CPU, "RESOURCE_EXHAUSTED", "node 'mine' is bad"),
         (Reason.DEFECT, "INTERNAL", "a defect of the compiler (please report it)"),
-        (Reason.UNAVAILABLE, "UNAVAILABLE", "node 'mine' is bad"),
     ],
 )
 def test_failures_of_a_child(tmp_path: Path, reason: Reason, code: str, told: str) -> None:
@@ -336,15 +335,23 @@ def test_failures_of_a_child(tmp_path: Path, reason: Reason, code: str, told: st
     run(check())
 
 
-def test_a_crash_is_tried_once_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reason", [Reason.CRASHED, Reason.UNAVAILABLE])
+def test_a_crash_is_tried_once_more(tmp_path: Path, reason: Reason, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("disc_tf_server.compiling.CRASH_PAUSE", 0.0)
+
     async def check() -> None:
         async with front(tmp_path, pool=StandInPool(auto=False)) as f:
             call = f.client.stream("Optimize", request())
-            (await f.pool.nth(0)).result.set_exception(ChildFailed(Reason.CRASHED, "killed"))
+            (await f.pool.nth(0)).result.set_exception(ChildFailed(reason, "killed"))
             (await f.pool.nth(1)).finish()
             events = await rest(call)
             assert [e.diagnostic.code for e in events if e.WhichOneof("event") == "diagnostic"] == ["COMPILE_CRASHED"]
             assert events[-1].WhichOneof("event") == "result"
+            call = f.client.stream("Optimize", request(graph("a", "y")))
+            for n in (2, 3):
+                (await f.pool.nth(n)).result.set_exception(ChildFailed(reason, "killed"))
+            error = (await last(call)).error
+            assert (error.code, error.message) == (grpc.StatusCode.UNAVAILABLE.value[0], "killed") and len(f.pool.runs) == 4
 
     run(check())
 
