@@ -13,14 +13,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from disc_tf.runtime._build import BuildError, library_path
     from disc_tf.runtime.artifact import Artifact, ArtifactError, pack, unpack
-    from disc_tf.runtime.executable import DiscError, Executable, Run, counters, num_threads, set_num_threads
+    from disc_tf.runtime.executable import (
+        DiscError,
+        Executable,
+        Run,
+        counters,
+        num_threads,
+        packs_directory,
+        packs_problem,
+        set_num_threads,
+        share_packs,
+    )
     from disc_tf.runtime.runner import Job, Runner, Tensor, load
 
 #: not imported here: a process that only serves optimised graphs needs none of it
 _WHERE = {
     "_build": ("BuildError", "library_path"),
     "artifact": ("Artifact", "ArtifactError", "pack", "unpack"),
-    "executable": ("DiscError", "Executable", "Run", "counters", "num_threads", "set_num_threads"),
+    "executable": (
+        "DiscError", "Executable", "Run", "counters", "num_threads", "packs_directory", "packs_problem", "set_num_threads", "share_packs",
+    ),  # fmt: skip
     "runner": ("Job", "Runner", "Tensor", "load"),
 }
 
@@ -39,7 +51,10 @@ __all__ = [
     "load",
     "num_threads",
     "pack",
+    "packs_directory",
+    "packs_problem",
     "set_num_threads",
+    "share_packs",
     "unpack",
 ]
 

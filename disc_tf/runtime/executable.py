@@ -33,6 +33,7 @@ _CODES = {
 }  # fmt: skip
 COUNTERS = (
     "images_loaded", "images_live", "runs", "kernels", "parallel_launches", "prepared_built", "prepared_live_bytes",
+    "packs_loaded", "packs_written", "packs_refused", "packs_unwritten", "packs_mapped_bytes",
     "arena_in_use_bytes", "arena_kept_bytes", "arena_peak_bytes", "worker_threads",
 )  # fmt: skip
 
@@ -75,6 +76,26 @@ def set_target(isa: str | None) -> None:
 def set_loader(loader: str | None) -> None:
     """How later loads get code into memory: "auto", "memfd", "file", "mmap"; None: back to DISC_TF_LOADER."""
     _check(_capi.library().disc_set_loader(loader.encode() if loader is not None else None))
+
+
+def share_packs(directory: str | os.PathLike[str] | None, *, limit_bytes: int = 0) -> None:
+    """Share packed weights with the other processes of this host through files in ``directory`` (made if its parent is there).
+
+    To be called before the first run: what was packed before stays in this process's memory. "": not shared; None: back to DISC_TF_PACKS.
+    limit_bytes: what all packs in the directory may take; 0 for no limit. Raises DiscError if the directory cannot be used (it cannot be made,
+    others may write into it, it is not on a local file system); what fails later fails no run, see `packs_problem` and `counters`.
+    """
+    _check(_capi.library().disc_share_packs(os.fsencode(directory) if directory is not None else None, limit_bytes))
+
+
+def packs_directory() -> str:
+    """The directory that packed weights are shared in; "" if they are not."""
+    return os.fsdecode(_capi.library().disc_packs_directory())
+
+
+def packs_problem() -> str:
+    """Why packed weights were not shared: the latest reason since the directory was chosen; "" if there was none."""
+    return os.fsdecode(_capi.library().disc_packs_problem())
 
 
 def host_isa() -> str:

@@ -94,8 +94,19 @@ DISC_EXPORT const char* disc_host_isa(void);
 /* How later loads get code into memory: "auto", "memfd", "file", "mmap"; null: back to DISC_TF_LOADER. */
 DISC_EXPORT int32_t disc_set_loader(const char* loader);
 
+/* Packed constants of 64 KiB and more are shared with the other processes of this host through files in `directory` (made with mode 0700 if
+ * its parent is there), instead of being packed in this process's memory; "": not shared, null: back to DISC_TF_PACKS. limit_bytes: what all packs in there may
+ * take, 0 for no limit. Fails, and changes nothing, if the directory cannot be used: not made, others may write into it, not on a local file
+ * system. What was packed before stays where it is. Later failures fail no run: they are counted, and explained by disc_packs_problem. */
+DISC_EXPORT int32_t disc_share_packs(const char* directory, int64_t limit_bytes);
+/* The directory in force, "" if none. Lives until the thread asks again. */
+DISC_EXPORT const char* disc_packs_directory(void);
+/* Why a packed constant was not shared, the latest reason since the directory was chosen; "": none. Lives until the thread asks again. */
+DISC_EXPORT const char* disc_packs_problem(void);
+
 /* Counters since the start, -1 for an unknown name: images_loaded, images_live, runs, parallel_launches, kernels (calls of
- * parallel_for), prepared_built, prepared_live_bytes, arena_in_use_bytes, arena_kept_bytes, arena_peak_bytes, worker_threads. */
+ * parallel_for), prepared_built, prepared_live_bytes (without mapped ones), packs_loaded, packs_written, packs_refused (files that were there but not
+ * taken), packs_unwritten, packs_mapped_bytes, arena_in_use_bytes, arena_kept_bytes, arena_peak_bytes, worker_threads. */
 DISC_EXPORT int64_t disc_counter(const char* name);
 /* Gives arena memory that is not in use back to the system. */
 DISC_EXPORT void disc_trim(void);

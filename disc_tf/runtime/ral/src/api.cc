@@ -8,6 +8,7 @@
 #include "executable.h"
 #include "memory.h"
 #include "model_file.h"
+#include "packs.h"
 #include "prepared.h"
 #include "run.h"
 #include "settings.h"
@@ -169,6 +170,25 @@ int32_t disc_set_loader(const char* name) {
   return 0;
 }
 
+int32_t disc_share_packs(const char* directory, int64_t limit_bytes) {
+  return guarded([&] {
+    if (!directory && !disc::environment().error.ok()) return disc::set_last_error(disc::environment().error);
+    return disc::set_last_error(disc::Packs::get().share(directory, limit_bytes));
+  });
+}
+
+const char* disc_packs_directory(void) {
+  thread_local std::string text;
+  text = disc::Packs::get().directory();
+  return text.c_str();
+}
+
+const char* disc_packs_problem(void) {
+  thread_local std::string text;
+  text = disc::Packs::get().problem();
+  return text.c_str();
+}
+
 int64_t disc_counter(const char* name) {
   struct Counter {
     const char* name;
@@ -182,6 +202,11 @@ int64_t disc_counter(const char* name) {
       {"parallel_launches", disc::launch_counter},
       {"prepared_built", [] { return disc::PreparedCache::get().built(); }},
       {"prepared_live_bytes", disc::prepared_live_bytes},
+      {"packs_loaded", [] { return disc::Packs::get().loaded(); }},
+      {"packs_written", [] { return disc::Packs::get().written(); }},
+      {"packs_refused", [] { return disc::Packs::get().refused(); }},
+      {"packs_unwritten", [] { return disc::Packs::get().unwritten(); }},
+      {"packs_mapped_bytes", disc::packs_mapped_bytes},
       {"arena_in_use_bytes", [] { return disc::MemoryPool::get().in_use(); }},
       {"arena_kept_bytes", [] { return disc::MemoryPool::get().kept(); }},
       {"arena_peak_bytes", [] { return disc::MemoryPool::get().peak(); }},

@@ -6,6 +6,7 @@
 
 #include "executable.h"
 #include "memory.h"
+#include "packs.h"
 #include "prepared.h"
 #include "thread_pool.h"
 
@@ -16,6 +17,7 @@ namespace {
 void before() {
   Executable::lock_for_fork();
   PreparedCache::get().lock_for_fork();
+  Packs::get().lock_for_fork();
   ThreadPool::before_fork();
   MemoryPool::get().lock_for_fork();
 }
@@ -23,6 +25,7 @@ void before() {
 void in_parent() {
   MemoryPool::get().unlock_after_fork();
   ThreadPool::after_fork_in_parent();
+  Packs::get().unlock_after_fork();
   PreparedCache::get().unlock_after_fork(false);
   Executable::unlock_after_fork();
 }
@@ -30,6 +33,7 @@ void in_parent() {
 void in_child() {
   MemoryPool::get().unlock_after_fork();
   ThreadPool::after_fork_in_child();
+  Packs::get().unlock_after_fork();
   PreparedCache::get().unlock_after_fork(true);
   Executable::unlock_after_fork();
 }

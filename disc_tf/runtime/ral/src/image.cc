@@ -13,6 +13,7 @@
 #include <string>
 
 #include "elf_image.h"
+#include "file.h"
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x0010U
@@ -21,32 +22,7 @@
 namespace disc {
 namespace {
 
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 std::string errno_text(const std::string& what) { return what + ": " + std::strerror(errno); }
-
-bool write_all(int fd, const uint8_t* data, size_t size) {
-  while (size > 0) {
-    const ssize_t n = write(fd, data, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    data += n;
-    size -= static_cast<size_t>(n);
-  }
-  return true;
-}
 
 uint64_t next_serial() {
   static std::atomic<uint64_t> serial{0};

@@ -4,10 +4,11 @@
 
 namespace disc {
 namespace {
-std::atomic<int64_t> g_live_bytes{0};
+std::atomic<int64_t> g_live_bytes{0}, g_mapped_bytes{0};
 }
 
 int64_t prepared_live_bytes() { return g_live_bytes.load(std::memory_order_relaxed); }
+int64_t packs_mapped_bytes() { return g_mapped_bytes.load(std::memory_order_relaxed); }
 
 bool PreparedData::allocate(size_t bytes) {
   data = system_alloc(bytes);
@@ -17,11 +18,23 @@ bool PreparedData::allocate(size_t bytes) {
   return true;
 }
 
+void PreparedData::free_own() {
+  if (!data || pack_) return;
+  g_live_bytes.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
+  system_free(data, size);
+}
+
+void PreparedData::adopt(std::unique_ptr<PackMap> pack) {
+  free_own();
+  pack_ = std::move(pack);
+  data = pack_->data();
+  size = pack_->size();
+  g_mapped_bytes.fetch_add(static_cast<int64_t>(size), std::memory_order_relaxed);
+}
+
 PreparedData::~PreparedData() {
-  if (data) {
-    g_live_bytes.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
-    system_free(data, size);
-  }
+  free_own();
+  if (pack_) g_mapped_bytes.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed);
   for (const auto& release : releases) release();
 }
 
@@ -46,7 +59,7 @@ Status PreparedCache::find_or_build(const std::string& key, const std::function<
 
   lock.lock();
   if (status.ok()) {
-    built_.fetch_add(1, std::memory_order_relaxed);
+    if (!data->found) built_.fetch_add(1, std::memory_order_relaxed);
     Entry& entry = entries_[key];
     entry.building = false;
     entry.ready = data;

@@ -15,11 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "pack_file.h"
 #include "status.h"
 
 namespace disc {
 
-// A packed constant, ready. Freed, and its inputs released, with the last reference.
+// A packed constant, ready: memory of its own, or a mapped pack. Freed, and its inputs released, with the last reference.
 struct PreparedData {
   void* data = nullptr;
   size_t size = 0;
@@ -30,6 +31,13 @@ struct PreparedData {
   PreparedData(const PreparedData&) = delete;
   PreparedData& operator=(const PreparedData&) = delete;
   bool allocate(size_t bytes);
+  // Takes a pack in the place of memory of its own.
+  void adopt(std::unique_ptr<PackMap> pack);
+  bool found = false;  // it was there, and was not made by this process
+
+ private:
+  std::unique_ptr<PackMap> pack_;
+  void free_own();
 };
 
 using PreparedRef = std::shared_ptr<PreparedData>;
@@ -58,6 +66,7 @@ class PreparedCache {
   std::atomic<int64_t> built_{0};
 };
 
-int64_t prepared_live_bytes();
+int64_t prepared_live_bytes();  // memory of our own
+int64_t packs_mapped_bytes();
 
 }  // namespace disc

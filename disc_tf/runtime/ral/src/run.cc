@@ -7,6 +7,7 @@
 #include "float_mode.h"
 #include "fork.h"
 #include "library.h"
+#include "packs.h"
 #include "profile.h"
 #include "thread_pool.h"
 
@@ -391,6 +392,38 @@ Status disc_context::build(int32_t index, bool by_buffer, PreparedData* data) {
   return Status();
 }
 
+uint64_t disc_context::sources_hash(int32_t index) const {
+  uint64_t hash = 0;
+  for (uint32_t i : artifact().prepared[index].args) {
+    const disc_memref& in = (*inputs_)[i];
+    int64_t bytes = 0;
+    bool negative = false;
+    tensor_bytes(in.rank, in.dims, disc::dtype_size(artifact().args[i].dtype), &bytes, &negative);
+    hash = disc::content_hash(in.data, static_cast<size_t>(bytes), hash);
+  }
+  return hash;
+}
+
+Status disc_context::find_or_share(int32_t index, PreparedData* data) {
+  disc::Packs& packs = disc::Packs::get();
+  if (packs.directory().empty()) return build(index, false, data);
+  const disc::PreparedSpec& spec = artifact().prepared[index];
+  disc::PackKey key{spec.code_hash.empty() ? executable_->identity() + '#' + std::to_string(index) : 'H' + spec.code_hash, executable_->isa(), spec.layout, {}};
+  for (uint32_t i : spec.args) key.digests.emplace_back(artifact().args[i].digest.begin(), artifact().args[i].digest.end());
+  // A file's constants are not read for this: they cannot have been changed without its digests.
+  const bool trusted = std::all_of(spec.args.begin(), spec.args.end(), [&](uint32_t i) { return is_bound(static_cast<int32_t>(i)); });
+  bool replace = false;
+  if (auto pack = packs.load(key, [&](uint64_t hash) { return trusted || hash == sources_hash(index); }, &replace)) {
+    data->found = true;
+    data->adopt(std::move(pack));
+    return Status();
+  }
+  const Status status = build(index, false, data);
+  if (status.ok() && replace && data->size >= disc::kSmallestPack)
+    if (auto pack = packs.store(key, sources_hash(index), data->data, data->size)) data->adopt(std::move(pack));
+  return status;
+}
+
 const void* disc_context::prepared(int32_t index) {
   if (index < 0 || static_cast<size_t>(index) >= prepared_.size()) {
     fail_internally(Code::kInternal, "the compiled code asked for packed constant " + std::to_string(index));
@@ -416,7 +449,7 @@ const void* disc_context::prepared(int32_t index) {
       ref = std::make_shared<PreparedData>();
       status = build(index, by_buffer, ref.get());
     } else {
-      status = disc::PreparedCache::get().find_or_build(key, [&](PreparedData* data) { return build(index, by_buffer, data); }, &ref);
+      status = disc::PreparedCache::get().find_or_build(key, [&](PreparedData* data) { return by_buffer ? build(index, true, data) : find_or_share(index, data); }, &ref);
       if (status.ok()) executable_->keep(index, key, by_buffer, ref);
     }
     if (!status.ok()) {

@@ -59,6 +59,9 @@ struct disc_context {
   bool is_bound(int32_t input) const { return bound_ && bound_->has[static_cast<size_t>(input)] != 0; }
   std::string prepared_key(int32_t index, bool* by_buffer) const;
   disc::Status build(int32_t index, bool by_buffer, disc::PreparedData* data);
+  // Takes the entry from the directory of packs, or makes it and leaves it there; all of its inputs have digests.
+  disc::Status find_or_share(int32_t index, disc::PreparedData* data);
+  uint64_t sources_hash(int32_t index) const;
 
   std::shared_ptr<disc::Executable> executable_;
   std::shared_ptr<const disc::Bound> bound_;

@@ -1,6 +1,11 @@
 #include "settings.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
+#include <cstring>
 
 #include "cpu.h"
 
@@ -31,6 +36,15 @@ Settings* read() {
   s->cache_dir = get("DISC_TF_CACHE_DIR");
   if (s->cache_dir.empty() && !get("XDG_CACHE_HOME").empty()) s->cache_dir = get("XDG_CACHE_HOME") + "/disc_tf";
   if (s->cache_dir.empty() && !get("HOME").empty()) s->cache_dir = get("HOME") + "/.cache/disc_tf";
+  if (Status st = absolute_path(get("DISC_TF_PACKS"), &s->packs); !st.ok()) s->error = Status(st.code, "DISC_TF_PACKS: " + st.message);
+  if (const std::string text = get("DISC_TF_PACKS_LIMIT_MB"); !text.empty()) {
+    char* end = nullptr;
+    const long long n = std::strtoll(text.c_str(), &end, 10);
+    if (*end != 0 || n < 0 || n > INT64_MAX >> 20)
+      s->error = Status(kInvalidArgument, "DISC_TF_PACKS_LIMIT_MB=" + text + ": expected a number of megabytes; 0 is no limit");
+    else
+      s->packs_limit = static_cast<int64_t>(n) << 20;
+  }
   return s;
 }
 
@@ -55,6 +69,15 @@ Status parse_loader(const std::string& text, Loader* loader) {
       return Status();
     }
   return Status(kInvalidArgument, "unknown loader '" + text + "'; expected auto, memfd, file or mmap");
+}
+
+Status absolute_path(const std::string& path, std::string* out) {
+  *out = path;
+  if (path.empty() || path.front() == '/') return Status();
+  char here[PATH_MAX];
+  if (!getcwd(here, sizeof(here))) return Status(kFailedPrecondition, std::string("the working directory is not known: ") + std::strerror(errno));
+  *out = std::string(here) + "/" + path;
+  return Status();
 }
 
 int target_cap() {

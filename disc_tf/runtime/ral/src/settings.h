@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "status.h"
@@ -15,12 +16,16 @@ struct Settings {
   int target_cap = 0;   // DISC_TF_TARGET; 0: native
   Loader loader = Loader::kAuto;  // DISC_TF_LOADER
   std::string cache_dir;          // DISC_TF_CACHE_DIR, else $XDG_CACHE_HOME/disc_tf, else ~/.cache/disc_tf; may be empty
+  std::string packs;              // DISC_TF_PACKS: directory of packed constants that processes share, absolute; empty: none
+  int64_t packs_limit = 0;        // DISC_TF_PACKS_LIMIT_MB, in bytes; 0: none
   Status error;                   // a value that was not understood; loading fails with it
 };
 
 const Settings& environment();
 
 Status parse_target(const std::string& text, int* cap);
+// Sets *out to the absolute path of `path` ("" stays "").
+Status absolute_path(const std::string& path, std::string* out);
 Status parse_loader(const std::string& text, Loader* loader);
 
 // In force now: the API's value, else the environment's.

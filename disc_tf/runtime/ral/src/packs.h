@@ -1,0 +1,67 @@
+// A directory of packed constants that the processes of a host share, each as a file (pack_file.h) that every process maps.
+//
+// Off unless a directory was named. Nothing here fails a run: what cannot be shared is packed in memory, counted, and explained by
+// `problem`; the first reason goes to stderr, too.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "pack_file.h"
+#include "status.h"
+
+namespace disc {
+
+class Packs {
+ public:
+  static Packs& get();
+
+  // The API's choice: "" is none, null goes back to the environment's. Fails, and changes nothing, if the directory cannot be used.
+  // limit: bytes that the directory's packs may take, 0 for no limit.
+  Status share(const char* directory, int64_t limit);
+  // Absolute; "" if none.
+  std::string directory();
+
+  // The pack of that key; null if it is not there or is not to be trusted. made_of(hash): whether the inputs have these contents.
+  // *replace: whether a pack of ours should be stored.
+  std::unique_ptr<PackMap> load(const PackKey& key, const std::function<bool(uint64_t)>& made_of, bool* replace);
+  // Writes a pack for others and gives it mapped; null if that is not possible.
+  std::unique_ptr<PackMap> store(const PackKey& key, uint64_t sources, const void* data, size_t size);
+
+  // Why something was not shared, the latest reason; "" if there was none.
+  std::string problem();
+  int64_t loaded() const { return loaded_.load(std::memory_order_relaxed); }
+  int64_t written() const { return written_.load(std::memory_order_relaxed); }
+  int64_t refused() const { return refused_.load(std::memory_order_relaxed); }      // files that were there and not taken
+  int64_t unwritten() const { return unwritten_.load(std::memory_order_relaxed); }  // packs that could not be written
+
+  void lock_for_fork() { mutex_.lock(); }
+  void unlock_after_fork() { mutex_.unlock(); }
+
+ private:
+  struct Place {
+    std::string directory;
+    int64_t limit = 0;
+  };
+  Place place();
+  void tell(const std::string& reason);
+
+  std::mutex mutex_;
+  bool chosen_ = false;  // by the API
+  Place place_;
+  std::string problem_;
+  bool said_ = false;
+  std::atomic<int64_t> loaded_{0}, written_{0}, refused_{0}, unwritten_{0};
+};
+
+// A smaller one is made again sooner than it is mapped.
+constexpr size_t kSmallestPack = size_t{64} << 10;
+
+// The name of a file system that is known to be of this host ("ext4"), or null: others (NFS, SMB, FUSE ...) may fail or change under a mapping.
+const char* local_filesystem(uint64_t magic);
+
+}  // namespace disc
