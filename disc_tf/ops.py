@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, cast
@@ -36,6 +37,16 @@ def load_op_library() -> ModuleType:
         raise ImportError(f"{OP_NAME} could not be registered with TensorFlow {tf.__version__}; versions 2.16 to 2.21 are supported")
     _register_gradient(tf)
     return module
+
+
+def share_packs(directory: str | os.PathLike[str] | None, *, limit_bytes: int = 0) -> None:
+    """Share packed weights with the other processes of this host through files in ``directory``: see `disc_tf.runtime.share_packs`.
+
+    To be called before the first run, as any number of serving processes may do with the same directory.
+    """
+    from disc_tf.runtime import share_packs
+
+    share_packs(directory, limit_bytes=limit_bytes)
 
 
 def _register_gradient(tf: Any) -> None:

@@ -40,6 +40,25 @@ class CommandError(Exception):
         self.code = code
 
 
+def add_packs_argument(parser: Any) -> None:
+    """``--packs``: an argparse parser or group gets it."""
+    what = "share packed weights with other processes of this host through files in DIR (default: DISC_TF_PACKS)"
+    parser.add_argument("--packs", metavar="DIR", help=what)
+
+
+def share_packs(directory: str | None, limit_mb: int = 0) -> None:
+    """What ``--packs`` asks for; None: nothing. `CommandError` if the directory cannot be used."""
+    if directory is None:
+        return
+    from disc_tf.runtime import DiscError
+    from disc_tf.runtime import share_packs as share
+
+    try:
+        share(directory, limit_bytes=limit_mb << 20)
+    except DiscError as e:
+        raise CommandError(f"--packs {directory}: {e.message}") from e
+
+
 def read_graph(path: str) -> Any:
     """A GraphDef from `.pb` (wire format) or `.pbtxt` (text format). `CommandError` with the reason."""
     file = Path(path)

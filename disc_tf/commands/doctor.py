@@ -41,6 +41,8 @@ def checks() -> list[tuple[str, bool, str]]:
         out.append(("runtime library", True, str(library_path())))
     except Exception as e:
         out.append(("runtime library", False, f"{e}; install the package, or build it with `make env`"))
+    else:
+        out += _packs()
     if can_compile():
         try:
             import llvmlite.binding  # noqa: F401
@@ -62,6 +64,22 @@ def checks() -> list[tuple[str, bool, str]]:
     except Exception as e:
         out.append(("op library", False, f"{type(e).__name__}: {e}"))
     return out
+
+
+def _packs() -> list[tuple[str, bool, str]]:
+    """Of the directory of packed weights, if one is set."""
+    from pathlib import Path
+
+    from disc_tf.runtime import DiscError, packs_directory, share_packs
+
+    if not (directory := packs_directory()):
+        return []
+    try:
+        share_packs(directory)
+    except DiscError as e:
+        return [("shared packs", False, f"{e.message}; set DISC_TF_PACKS to a directory that only this user or root may write into")]
+    sizes = [p.stat().st_size for p in Path(directory).glob("*.pack")]
+    return [("shared packs", True, f"{directory}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB")]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_whole_graph, write_atomically
+from disc_tf.commands.common import (
+    BAD_INPUT,
+    OK,
+    USAGE,
+    CommandError,
+    add_packs_argument,
+    check_distinct,
+    check_output,
+    read_whole_graph,
+    share_packs,
+    write_atomically,
+)
 from disc_tf.commands.unused import refuse
 from disc_tf.runtime.artifact import MAGIC
 
@@ -32,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outputs", nargs="+", default=[], metavar="NAME", help="only these outputs (default: all)")
     parser.add_argument("--signature", metavar="KEY", help="of a SavedModel (default: serving_default)")
     parser.add_argument("-o", "--output", metavar="FILE.npz", help="write the outputs, by their names; without it they are printed")
+    add_packs_argument(parser)
     parser.add_argument("--json", action="store_true", help="print name, dtype, shape and values as JSON")
 
 
@@ -40,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         check_output(args.output)
     given = read_inputs(args.input, args.inputs)
+    share_packs(args.packs)
     start = time.perf_counter()
     model = _open(args)
     loaded = time.perf_counter()

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, CommandError
+from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, CommandError, add_packs_argument, share_packs
 from disc_tf.commands.unused import NO_BATCHES, NO_REST, refuse
 from disc_tf.commands.verify import at_least, between, positive_seconds, seconds
 
@@ -54,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         limits.add_argument(
             flag, type=between(0, _MOST_THREADS), default=0, metavar="N", help=f"TensorFlow's {what} threads (default: all CPUs)"
         )
+    add_packs_argument(limits)
+    limits.add_argument(
+        "--packs-limit-mb", type=at_least(0), default=0, metavar="N", help="MB that all packs in --packs may take (default: 0, no limit)"
+    )
     life = parser.add_argument_group("versions and life cycle")
     life.add_argument(
         "--poll", type=seconds, default=1.0, metavar="S", help="look for versions every S seconds (default: 1; 0: only at the start)"
@@ -116,6 +120,9 @@ def run(args: argparse.Namespace) -> int:
         refuse(args, NO_BATCHES)
     if args.rest_port < 0:
         refuse(args, NO_REST)
+    if args.packs_limit_mb and args.packs is None:
+        raise CommandError("--packs-limit-mb goes with --packs", USAGE)
+    share_packs(args.packs, args.packs_limit_mb)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:

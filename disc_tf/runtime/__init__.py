@@ -31,8 +31,9 @@ _WHERE = {
     "_build": ("BuildError", "library_path"),
     "artifact": ("Artifact", "ArtifactError", "pack", "unpack"),
     "executable": (
-        "DiscError", "Executable", "Run", "counters", "num_threads", "packs_directory", "packs_problem", "set_num_threads", "share_packs",
-    ),  # fmt: skip
+        *("DiscError", "Executable", "Run", "counters", "num_threads"),
+        *("packs_directory", "packs_problem", "set_num_threads", "share_packs"),
+    ),
     "runner": ("Job", "Runner", "Tensor", "load"),
 }
 

@@ -82,8 +82,8 @@ def share_packs(directory: str | os.PathLike[str] | None, *, limit_bytes: int = 
     """Share packed weights with the other processes of this host through files in ``directory`` (made if its parent is there).
 
     To be called before the first run: what was packed before stays in this process's memory. "": not shared; None: back to DISC_TF_PACKS.
-    limit_bytes: what all packs in the directory may take; 0 for no limit. Raises DiscError if the directory cannot be used (it cannot be made,
-    others may write into it, it is not on a local file system); what fails later fails no run, see `packs_problem` and `counters`.
+    limit_bytes: what all packs in the directory may take; 0 for no limit. Raises DiscError if the directory cannot be used (it cannot be
+    made, others may write into it, it is not on a local file system); what fails later fails no run, see `packs_problem` and `counters`.
     """
     _check(_capi.library().disc_share_packs(os.fsencode(directory) if directory is not None else None, limit_bytes))
 

@@ -36,6 +36,7 @@ class Metrics:
             "disc_serve_batch_rows", "Rows of a batch", ["model"], buckets=[2**i for i in range(11)], registry=self.registry
         )
         self.registry.register(_States(manager))
+        self.registry.register(_Packs())
 
     def first_output(self, model: str, seconds: float) -> None:
         """The first outputs of a streamed request are there."""
@@ -71,3 +72,22 @@ class _States:
             errors.add_metric([model], failed)
         yield up
         yield errors
+
+
+class _Packs:
+    """What became of packed weights that processes share; nothing where they are not shared."""
+
+    def describe(self):
+        return []  # registering asks, and must not load the runtime
+
+    def collect(self):
+        from disc_tf.runtime import counters, packs_directory
+
+        if not packs_directory():
+            return
+        now = counters()
+        family = CounterMetricFamily("disc_serve_packs", "Packed weights by what became of their files", labels=["result"])
+        for result in ("loaded", "written", "refused", "unwritten"):
+            family.add_metric([result], now[f"packs_{result}"])
+        yield family
+        yield GaugeMetricFamily("disc_serve_packs_mapped_bytes", "Packed weights mapped from files", value=now["packs_mapped_bytes"])

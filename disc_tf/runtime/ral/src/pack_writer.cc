@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,6 +87,13 @@ Status check_space(int directory, size_t bytes) {
   return Status();
 }
 
+bool rename_in(int directory, const std::string& from, const std::string& to, bool replace) {
+  constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE
+  if (!replace && syscall(SYS_renameat2, directory, from.c_str(), directory, to.c_str(), kNoReplace) == 0) return true;
+  if (!replace && errno != EINVAL && errno != ENOSYS) return false;
+  return renameat(directory, from.c_str(), directory, to.c_str()) == 0;  // also where the file system cannot do the other
+}
+
 std::string own_name() {
   static std::atomic<uint64_t> serial{0};
   timespec t{};
@@ -96,7 +104,8 @@ std::string own_name() {
 
 }  // namespace
 
-Status write_pack(int directory, const std::string& name, const std::string& header, const void* data, size_t size, int64_t limit) {
+Status write_pack(int directory, const std::string& name, const std::string& header, const void* data, size_t size, int64_t limit, bool replace,
+                  bool* written) {
   const size_t bytes = header.size() + size;
   const time_t now = time(nullptr);
   const std::vector<File> files = files_of(directory);
@@ -112,10 +121,11 @@ Status write_pack(int directory, const std::string& name, const std::string& hea
   bool ok = flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
   ok = ok && (fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP || errno == ENOSYS);  // a full disk is known before it is full
   ok = ok && write_all(fd.get(), header.data(), header.size()) && write_all(fd.get(), data, size);
-  ok = ok && renameat(directory, temporary.c_str(), directory, name.c_str()) == 0;
-  if (ok) return Status();
+  *written = ok && rename_in(directory, temporary, name, replace);
+  if (*written) return Status();
   const int error = errno;
   unlinkat(directory, temporary.c_str(), 0);
+  if (ok && !replace && error == EEXIST) return Status();
   return Status(error == ENOSPC || error == EDQUOT ? kResourceExhausted : kFailedPrecondition, std::string("a pack cannot be written: ") + std::strerror(error));
 }
 

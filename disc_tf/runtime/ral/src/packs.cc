@@ -108,19 +108,14 @@ void Packs::tell(const std::string& reason) {
   std::fprintf(stderr, "disc_tf: sharing packed weights: %s; packed in memory instead\n", reason.c_str());
 }
 
-std::unique_ptr<PackMap> Packs::load(const PackKey& key, const std::function<bool(uint64_t)>& made_of, bool* replace) {
-  *replace = true;
-  const Place place = this->place();
-  if (place.directory.empty()) return nullptr;
-  int raw = -1;
-  if (Status s = open_directory(place.directory, false, &raw); !s.ok()) return nullptr;  // `store` makes it, or says why not
-  const Fd directory(raw);
-  const std::string name = key.file_name(), path = place.directory + "/" + name;
-  const Fd fd(openat(directory.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (fd.get() < 0 && errno == ENOENT) return nullptr;
+Packs::Found Packs::look(int directory, const std::string& path, const std::string& name, const PackKey& key, const MadeOf& made_of,
+                         std::unique_ptr<PackMap>* out) {
+  const Fd fd(openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (fd.get() < 0 && errno == ENOENT) return Found::kNothing;
   struct stat st {};
   std::string wrong;
   std::unique_ptr<PackMap> map;
+  Found found = Found::kDamaged;
   if (fd.get() < 0) {
     wrong = errno == ELOOP ? std::string("is a symbolic link") : std::string("cannot be opened: ") + std::strerror(errno);
   } else if (fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -131,45 +126,56 @@ std::unique_ptr<PackMap> Packs::load(const PackKey& key, const std::function<boo
     wrong = status.message;
     if (status.ok() && !made_of(sources)) {
       wrong = "was made of weights that are not those of this graph, which say that they are (they were changed after it was compiled)";
-      *replace = false;  // it is right for the others
-      map.reset();
+      found = Found::kOther;
     }
   }
-  if (!map) {
+  if (!wrong.empty()) {
     refused_.fetch_add(1, std::memory_order_relaxed);
-    tell(path + " " + wrong);
-    return nullptr;
+    tell(path + "/" + name + " " + wrong);
+    return found;
   }
-  loaded_.fetch_add(1, std::memory_order_relaxed);
   mark_as_used(fd.get(), st);
-  return map;
+  *out = std::move(map);
+  return Found::kPack;
 }
 
-std::unique_ptr<PackMap> Packs::store(const PackKey& key, uint64_t sources, const void* data, size_t size) {
+Packs::Found Packs::load(const PackKey& key, const MadeOf& made_of, std::unique_ptr<PackMap>* out) {
   const Place place = this->place();
-  if (place.directory.empty() || size < kSmallestPack) return nullptr;
+  if (place.directory.empty()) return Found::kNothing;
+  int raw = -1;
+  if (Status s = open_directory(place.directory, false, &raw); !s.ok()) return Found::kNothing;  // `store` makes it, or says why not
+  const Fd directory(raw);
+  const Found found = look(directory.get(), place.directory, key.file_name(), key, made_of, out);
+  if (found == Found::kPack) loaded_.fetch_add(1, std::memory_order_relaxed);
+  return found;
+}
+
+std::unique_ptr<PackMap> Packs::store(const PackKey& key, Found found, uint64_t sources, const void* data, size_t size) {
+  const Place place = this->place();
+  if (place.directory.empty() || size < kSmallestPack || found == Found::kOther) return nullptr;
   int raw = -1;
   Status status = open_directory(place.directory, true, &raw);
   const Fd directory(raw);
   std::unique_ptr<PackMap> map;
-  if (status.ok()) {
-    const std::string name = key.file_name();
-    status = write_pack(directory.get(), name, pack_header(key, sources, data, size), data, size, place.limit);
-    if (!status.ok()) {
+  const std::string name = key.file_name();
+  const auto again = [&] { return look(directory.get(), place.directory, name, key, [&](uint64_t hash) { return hash == sources; }, &map); };
+  if (status.ok() && found == Found::kNothing) found = again();  // others may have started when we did
+  bool written = false;
+  if (status.ok() && found != Found::kPack) {
+    status = write_pack(directory.get(), name, pack_header(key, sources, data, size), data, size, place.limit, found != Found::kNothing, &written);
+    if (!status.ok())
       status.message = place.directory + ": " + status.message;
-    } else {
-      const Fd fd(openat(directory.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-      uint64_t again = 0;
-      status = fd.get() < 0 ? Status(kFailedPrecondition, "cannot be opened: " + std::string(std::strerror(errno))) : PackMap::open(fd.get(), key, &again, &map);
-      if (!status.ok()) status.message = place.directory + "/" + name + " " + status.message;
-    }
+    else if (found = again(); found == Found::kNothing)
+      status.message = place.directory + "/" + name + " was deleted as soon as it was written";
+    else if (found != Found::kPack)
+      return nullptr;  // it was counted and told of
   }
   if (!map) {
     unwritten_.fetch_add(1, std::memory_order_relaxed);
     tell(status.message);
     return nullptr;
   }
-  written_.fetch_add(1, std::memory_order_relaxed);
+  (written ? written_ : loaded_).fetch_add(1, std::memory_order_relaxed);
   return map;
 }
 

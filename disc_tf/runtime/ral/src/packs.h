@@ -26,11 +26,14 @@ class Packs {
   // Absolute; "" if none.
   std::string directory();
 
-  // The pack of that key; null if it is not there or is not to be trusted. made_of(hash): whether the inputs have these contents.
-  // *replace: whether a pack of ours should be stored.
-  std::unique_ptr<PackMap> load(const PackKey& key, const std::function<bool(uint64_t)>& made_of, bool* replace);
-  // Writes a pack for others and gives it mapped; null if that is not possible.
-  std::unique_ptr<PackMap> store(const PackKey& key, uint64_t sources, const void* data, size_t size);
+  enum class Found { kNothing, kPack, kDamaged, kOther };
+  using MadeOf = std::function<bool(uint64_t)>;  // whether the inputs have the contents of that hash
+
+  // Looks for the pack of that key. kDamaged: there is a file that is not to be trusted; kOther: a sound one, of other contents than ours.
+  Found load(const PackKey& key, const MadeOf& made_of, std::unique_ptr<PackMap>* out);
+  // Writes a pack for others, after `load` gave `found`, and gives it mapped, or the one that somebody else wrote meanwhile; null if neither
+  // is possible.
+  std::unique_ptr<PackMap> store(const PackKey& key, Found found, uint64_t sources, const void* data, size_t size);
 
   // Why something was not shared, the latest reason; "" if there was none.
   std::string problem();
@@ -48,6 +51,7 @@ class Packs {
     int64_t limit = 0;
   };
   Place place();
+  Found look(int directory, const std::string& path, const std::string& name, const PackKey& key, const MadeOf& made_of, std::unique_ptr<PackMap>* out);
   void tell(const std::string& reason);
 
   std::mutex mutex_;

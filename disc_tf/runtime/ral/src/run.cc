@@ -412,15 +412,16 @@ Status disc_context::find_or_share(int32_t index, PreparedData* data) {
   for (uint32_t i : spec.args) key.digests.emplace_back(artifact().args[i].digest.begin(), artifact().args[i].digest.end());
   // A file's constants are not read for this: they cannot have been changed without its digests.
   const bool trusted = std::all_of(spec.args.begin(), spec.args.end(), [&](uint32_t i) { return is_bound(static_cast<int32_t>(i)); });
-  bool replace = false;
-  if (auto pack = packs.load(key, [&](uint64_t hash) { return trusted || hash == sources_hash(index); }, &replace)) {
+  std::unique_ptr<disc::PackMap> pack;
+  const auto found = packs.load(key, [&](uint64_t hash) { return trusted || hash == sources_hash(index); }, &pack);
+  if (pack) {
     data->found = true;
     data->adopt(std::move(pack));
     return Status();
   }
   const Status status = build(index, false, data);
-  if (status.ok() && replace && data->size >= disc::kSmallestPack)
-    if (auto pack = packs.store(key, sources_hash(index), data->data, data->size)) data->adopt(std::move(pack));
+  if (status.ok() && data->size >= disc::kSmallestPack) pack = packs.store(key, found, sources_hash(index), data->data, data->size);
+  if (pack) data->adopt(std::move(pack));
   return status;
 }
 
