@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -59,7 +59,6 @@ def _in_tensorflow(path: str, shape: tuple[int, int]) -> Callable[[], list[np.nd
     read = {name.split(":")[0].lstrip("^") for node in graph_def.node for name in node.input}
     feeds = {f"{n.name}:0": np.ones(shape, np.int32) for n in graph_def.node if n.op == "Placeholder"}
     fetches = [f"{n.name}:0" for n in graph_def.node if n.name not in read and n.op not in ("Placeholder", "NoOp", "Const")]
-    os.chdir(Path(path).parent)
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(graph_def, name="")
@@ -114,25 +113,28 @@ def replicas(model: str, shape: str, count: int, packs: str, at_once: bool) -> l
     command = [sys.executable, "-m", "bench.replicas", model, "--shape", shape, "--child"]
     running: list[subprocess.Popen[str]] = []
     said: list[dict[str, Any]] = []
-    try:
-        for _ in range(count):
-            running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment))
-            if not at_once:
-                said.append(_listen(running[-1]))
-        if at_once:
-            said = [_listen(p) for p in running]
-        memory = [_memory(p.pid) for p in running]
-    finally:
-        for p in running:
-            p.communicate()
+    with tempfile.TemporaryFile("w+") as words:
+        try:
+            for _ in range(count):
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": words}
+                running.append(subprocess.Popen(command, text=True, env=environment, **pipes))
+                if not at_once:
+                    said.append(_listen(running[-1], words))
+            if at_once:
+                said = [_listen(p, words) for p in running]
+            memory = [_memory(p.pid) for p in running]
+        finally:
+            for p in running:
+                p.communicate()
     return [Replica(**s, pss=m[0], private=m[1]) for s, m in zip(said, memory, strict=True)]
 
 
-def _listen(process: subprocess.Popen[str]) -> dict[str, Any]:
+def _listen(process: subprocess.Popen[str], words: IO[str]) -> dict[str, Any]:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise SystemExit("a replica ended before it answered; its words are above")
+        words.seek(0)
+        raise SystemExit(f"a replica ended before it answered:\n{words.read()[-4000:]}")
     return json.loads(line)
 
 
@@ -168,7 +170,7 @@ def main() -> None:
     found: dict[str, list[list[Replica]]] = {"alone": [], "shared": []}
     for _ in range(args.rounds):
         for kind in found:
-            place = tempfile.mkdtemp(prefix="packs-", dir=args.packs)
+            place = tempfile.mkdtemp(prefix="packs-", dir=args.packs and os.path.abspath(args.packs))
             try:
                 found[kind].append(replicas(model, args.shape, args.replicas, place if kind == "shared" else "", args.at_once))
             finally:

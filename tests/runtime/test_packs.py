@@ -78,7 +78,7 @@ def test_the_second_process_packs_nothing(tmp_path):
     assert [p.stat().st_mode & 0o777 for p in (packs, *packs.iterdir())] == [0o700, 0o600]
     assert finish(start(packs)) == FOUND
     assert finish(start("", code=f"share_packs({str(packs)!r})")) == FOUND
-    assert finish(start("packs", cwd=tmp_path, code="packs_directory(); os.chdir('/')")) == FOUND, "relative to where the process started"
+    assert finish(start("packs", cwd=tmp_path, code="packs_directory(); os.chdir('/')")) == FOUND, "relative to where the runtime was first used"
     assert finish(start(packs, code="share_packs('')")) == ["True", "1", "0", "0", "0", "0", "0", str(BYTES), ""]
 
 
@@ -176,6 +176,27 @@ def test_the_api_refuses_what_it_cannot_use(tmp_path):
     finally:
         share_packs(None)
     assert packs_directory() == ""
+
+
+def test_the_doctor_and_the_servers_metrics_tell(tmp_path):
+    from prometheus_client import generate_latest
+
+    from disc_tf.commands.doctor import _packs
+    from disc_tf.serving.manager import ModelManager
+    from disc_tf.serving.metrics import Metrics
+
+    registry = Metrics(ModelManager(lambda *_: None)).registry  # type: ignore[arg-type]
+    assert _packs() == [] and b"disc_serve_packs" not in generate_latest(registry)
+    try:
+        share_packs(tmp_path / "packs")
+        (tmp_path / "packs" / "a.pack").write_bytes(b"x" * 100_000)
+        assert _packs() == [("shared packs", True, f"{tmp_path}/packs: 1 files, 0.1 MB")]
+        assert b'disc_serve_packs_total{result="refused"}' in generate_latest(registry)
+        (tmp_path / "packs").chmod(0o777)
+        (row,) = _packs()
+        assert not row[1] and "may be written by others" in row[2] and "set DISC_TF_PACKS" in row[2]
+    finally:
+        share_packs(None)
 
 
 def test_the_commands_option(tmp_path, capsys):
