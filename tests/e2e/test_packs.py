@@ -22,6 +22,8 @@ from disc_tf.runtime import counters, packs_problem
 disc_tf.ops.load_op_library()
 file, packs, outputs = sys.argv[1], sys.argv[2], sys.argv[3:]
 
+names = ["prepared_built", "packs_loaded", "packs_written", "packs_refused", "packs_unwritten"]
+
 def run(edit):
     graph_def = tf.compat.v1.GraphDef.FromString(Path(file).read_bytes())
     def rows(n):  # of a matrix that is multiplied with; embeddings have more
@@ -39,7 +41,7 @@ def run(edit):
     with tf.compat.v1.Session(graph=graph) as session:
         answer = [a.tobytes() for a in session.run(outputs, feeds)]
     after = counters()
-    return answer, {k: after[k] - before[k] for k in ("prepared_built", "packs_loaded", "packs_written", "packs_refused", "packs_unwritten")}
+    return answer, {k: after[k] - before[k] for k in names}
 
 alone, edited_alone = run(False), run(True)
 assert alone[1]["prepared_built"] > 0 and alone[1]["packs_written"] == 0, alone[1]
@@ -52,7 +54,7 @@ written = first[1]["packs_written"]
 assert written > 0 and first[1]["prepared_built"] == alone[1]["prepared_built"], first[1]
 small = alone[1]["prepared_built"] - written
 for one in (second, third):
-    assert one[1] == {"prepared_built": small, "packs_loaded": written, "packs_written": 0, "packs_refused": 0, "packs_unwritten": 0}, one[1]
+    assert list(one[1].values()) == [small, written, 0, 0, 0], one[1]
 assert edited[0] == edited_alone[0]
 assert edited[1]["packs_refused"] == 1 and edited[1]["packs_loaded"] == written - 1, edited[1]
 assert "they were changed after it was compiled" in packs_problem()

@@ -78,7 +78,8 @@ def test_the_second_process_packs_nothing(tmp_path):
     assert [p.stat().st_mode & 0o777 for p in (packs, *packs.iterdir())] == [0o700, 0o600]
     assert finish(start(packs)) == FOUND
     assert finish(start("", code=f"share_packs({str(packs)!r})")) == FOUND
-    assert finish(start("packs", cwd=tmp_path, code="packs_directory(); os.chdir('/')")) == FOUND, "relative to where the runtime was first used"
+    relative = finish(start("packs", cwd=tmp_path, code="packs_directory(); os.chdir('/')"))
+    assert relative == FOUND, "relative to where the runtime was first used"
     assert finish(start(packs, code="share_packs('')")) == ["True", "1", "0", "0", "0", "0", "0", str(BYTES), ""]
 
 
@@ -105,7 +106,7 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_taken(tmp_path):
             p.unlink()
     assert killed, "no writer was killed in time"
     for left in packs.glob(".writing-*"):
-        os.utime(left, (time.time() - 60,) * 2)
+        os.utime(left, (time.time() - 60, time.time() - 60))
     expected = [str(4 * columns) if text == str(BYTES) else text for text in MADE]
     assert finish(start(packs, columns=columns)) == expected
     assert [p.suffix for p in packs.iterdir()] == [".pack"], "what the dead left is deleted"
