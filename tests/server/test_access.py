@@ -489,3 +489,30 @@ def test_names_too_large_for_the_operation_itself(tmp_path: Path, monkeypatch: p
             assert not [p for p in f.blobs.pins if p.startswith("work:")]  # the work is over
 
     run(check())
+
+
+def test_hostile_graphs_are_refused_and_nobody_waits_for_them(tmp_path: Path) -> None:
+    """Millions of nodes in a few bytes, at the top and in a function; names that are paths."""
+    bomb = b"\x0a\x00" * 2_000_000
+    body = b"\x1a\x00" * 1_000_000  # node_def of a function
+    function = b"\x0a" + _varint(len(body)) + body
+    nested = b"\x12" + _varint(len(function)) + function
+
+    async def check() -> None:
+        async with front(tmp_path) as f:
+            hostile = [asyncio.ensure_future(f.client.failure("Optimize", _bad(graph__inline=data))) for data in (bomb, nested) * 2]
+            assert (await f.client.result(request()))[0].compiled
+            for failure in await asyncio.gather(*hostile):
+                assert (failure.code, failure.reason) == ("INVALID_ARGUMENT", "GRAPH_TOO_LARGE"), failure
+            odd = graph("../../etc/passwd", "y")
+            assert "../../etc/passwd" in (await f.client.result(request(odd)))[0].compiled  # a name is a name
+
+    run(check())
+
+
+def _varint(n: int) -> bytes:
+    out = b""
+    while n > 127:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
