@@ -171,7 +171,10 @@ def test_a_killed_child_and_a_killed_template(pool: Pool) -> None:
             os.kill(pid, signal.SIGKILL)
 
     assert pool.do(during(kill_children)).reason is Reason.CRASHED
-    assert pool.run("echo") == b"cba"
+    try:
+        assert pool.run("echo") == b"cba"
+    except ChildFailed:  # a child that waited was killed as well, and it may have been taken before that was noticed
+        assert pool.run("echo") == b"cba"
     before = descendants(pool.template())
     assert before
     assert pool.do(during(lambda: os.kill(pool.template(), signal.SIGKILL))).reason is Reason.UNAVAILABLE

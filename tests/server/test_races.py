@@ -210,8 +210,9 @@ def test_cancel_while_the_result_is_stored(tmp_path: Path, held: str) -> None:
             assert event.WhichOneof("event") == "error" and event.error.code == 1
             await until(lambda: not f.service.worker._runs)
             assert states(f) == ["CANCELLED"]
-            # the work was done: the next one finds it
-            assert (await f.client.result(request()))[1]
+            # a result that had come to the commit is found by the next request; one that had not may have been given up
+            f.pool.auto = True
+            assert (await f.client.result(request()))[1] or held == "append"
 
     run(check())
 
