@@ -31,10 +31,18 @@ log = logging.getLogger("disc_tf_server")
 
 def pool_of(config: ServerConfig) -> Any:
     """The pool of compile children. `ConfigError` for an executor that there is not."""
+    size = config.children or len(os.sched_getaffinity(0))
+    if config.executor.startswith("ray://"):
+        from disc_tf_server.ray_pool import RayChildPool
+
+        try:
+            return RayChildPool(config.executor, size, require_sandbox=config.require_sandbox)
+        except ValueError as e:
+            raise ConfigError(f"executor: {e}") from e
     if config.executor != "local":
-        raise ConfigError(f"executor {config.executor!r}: this version has `local`")
+        raise ConfigError(f"executor {config.executor!r}: `local` or ray://HOST:PORT is wanted")
     try:
-        pool = ForkedChildPool(config.children or len(os.sched_getaffinity(0)), require_sandbox=config.require_sandbox)
+        pool = ForkedChildPool(size, require_sandbox=config.require_sandbox)
     except ValueError as e:
         raise ConfigError(f"require_sandbox: {e}") from e
     level = logging.INFO if pool.sandbox.whole else logging.WARNING

@@ -110,7 +110,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     [
         (["--address", "0.0.0.0:0"], 2, "can be reached from other machines"),
         (["--tokens", "/nowhere/tokens"], 2, "cannot read /nowhere/tokens"),
-        (["--executor", "ray://h:1"], 2, "executor"),
+        (["--executor", "elsewhere"], 2, "executor"),
         (["--data-dir", "/proc/nothing"], 3, "cannot start"),
         (["--address", "127.0.0.1:{port}"], 3, "cannot listen on"),
     ],
