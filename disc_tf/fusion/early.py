@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from disc_tf.fusion.cluster_graph import ClusterGraph
 
@@ -10,21 +11,26 @@ from disc_tf.fusion.cluster_graph import ClusterGraph
 _EARLY = 0.75
 
 
-def ranks(graph: ClusterGraph, results: Iterable[int], work: Callable[[int], float]) -> dict[int, int]:
+def ranks(
+    graph: ClusterGraph, results: Iterable[int], work: Callable[[int], float], effects: Sequence[int] = ()
+) -> dict[int, int]:
     """Cluster -> its place in the queue, for the clusters that early results need; all others come after these.
 
-    ``results``: the clusters that make the function's results. ``work``: of a cluster. Empty if no result is early.
+    ``results``: the clusters that make the function's results. ``work``: of a cluster. ``effects``: those that may fail the run, in the
+    order of the program, which they keep: one that is early brings those before it with it. Empty if no result is early.
     """
     made = list(dict.fromkeys(results))
     if len(made) < 2:
         return {}
     order = graph.clusters()
     place = {c: i for i, c in enumerate(order)}
+    before = {later: earlier for earlier, later in pairwise(effects)}
     needs: list[int] = []  # bit i of the mask: cluster i of the order is needed
     for i, c in enumerate(order):
         mask = 1 << i
-        for p in graph.predecessors(c):
-            mask |= needs[place[p]]
+        for p in (*graph.predecessors(c), *([before[c]] if c in before else ())):
+            if place[p] < i:
+                mask |= needs[place[p]]
         needs.append(mask)
     effort = [work(c) for c in order]
     of = {c: sum(e for i, e in enumerate(effort) if needs[place[c]] >> i & 1) for c in made}

@@ -98,6 +98,11 @@ class Generator:
                     return False
         return True
 
+    def has_denormals(self, ref: Ref) -> bool:
+        """Whether a floating-point value has denormal elements at some size assignment."""
+        found = [v[ref[0]][ref[1]] for v in self.evaluation.values if isinstance(v[ref[0]], list)]
+        return any(x.dtype.kind == "f" and bool(((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny)).any()) for x in found)
+
     def shapes_of(self, *refs: Ref) -> list[tuple[tuple[int, ...], ...]]:
         """Their shapes at each size assignment at which none of them failed."""
         out = []
