@@ -37,6 +37,8 @@ class Grouping:
         self.nodes = [op for op in access.fn.body.ops if op.name != "return" and not access.is_inlined(op)]
         self.index = {op: i for i, op in enumerate(self.nodes)}
         self.binders = {op.attrs["symbol"]: op for op in self.nodes if op.name == "disc.bind_dim"}
+        #: what loops and branches read from outside, which may lie before an op that their bodies have taken in
+        self._captured = {v for regions in access.regions.values() for r in regions for v in r.captures}
         self._binders_of: dict[Any, frozenset[Op]] = {}
         self._sources: dict[Value, frozenset[Op]] = {}
         self.graph = ClusterGraph(len(self.nodes), self._edges())
@@ -220,7 +222,7 @@ class Grouping:
         """Results of ``op`` that somebody outside ``inside`` reads, directly or through inlined ops (which are not material)."""
         out = []
         for r in op.results:
-            if isinstance(r.type, TensorType) and self._escapes(r, inside):
+            if isinstance(r.type, TensorType) and (r in self._captured or self._escapes(r, inside)):
                 out.append(r)
         return out
 

@@ -399,7 +399,8 @@ def lists(g: Generator) -> None:
     if x is None or not g.shape(x)[0]:
         return
     steps = ["push", "pop", "set", "get", "length"]
-    if all(shape[0] for (shape,) in g.shapes_of(x)):  # TensorFlow's eager kernel takes any number for elements of size 0, its graph's does not
+    # of elements of size 0 TensorFlow's eager kernel takes any number, its graph's does not
+    if all(shape[0] for (shape,) in g.shapes_of(x)):
         steps.append("gather")
     plan = [str(g.choice(steps)) for _ in range(int(g.rng.integers(1, 5)))]
     g.add("tensor_list", {"x": x}, plan=plan)
