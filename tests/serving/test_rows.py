@@ -164,8 +164,8 @@ def test_a_fault_of_the_analysis_refuses(tmp_path: Path, monkeypatch: pytest.Mon
     def broken(self: Any) -> None:
         raise KeyError("n0")
 
-    monkeypatch.setattr("disc_tf.serving.rows._Proof.run", broken)
-    monkeypatch.setattr("disc_tf.serving.rows._Proof.__init__", lambda self, meta, signature: None)
+    monkeypatch.setattr("disc_tf.serving.rows.Proof.run", broken)
+    monkeypatch.setattr("disc_tf.serving.rows.Proof.__init__", lambda self, meta, signature: None)
     monkeypatch.setattr("disc_tf.frontend.saved_model.read_saved_model", lambda directory: None)
     monkeypatch.setattr("disc_tf.frontend.saved_model.choose_meta_graph", lambda message, tags: None)
     assert "cannot be analysed" in rows_independent(tmp_path).reason
