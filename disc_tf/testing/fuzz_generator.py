@@ -100,7 +100,7 @@ class Generator:
 
     def has_denormals(self, ref: Ref) -> bool:
         """Whether a floating-point value has denormal elements at some size assignment."""
-        found = [v[ref[0]][ref[1]] for v in self.evaluation.values if isinstance(v[ref[0]], list)]
+        found = [values[ref[1]] for v in self.evaluation.values if isinstance(values := v[ref[0]], list)]
         return any(x.dtype.kind == "f" and bool(((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny)).any()) for x in found)
 
     def shapes_of(self, *refs: Ref) -> list[tuple[tuple[int, ...], ...]]:
