@@ -74,7 +74,8 @@ class _Grower:
         if width and g.flip():
             w = self.add("Const", {}, value=(g.data("float64", (width, width), False) / width).astype(dtype))
             x = self.add("MatMul", {"a": x, "b": w}, ulps=2, sums=True)
-        op, key = g.choice(_CALM)
+        # TensorFlow's vectors of f64 give NaN for erf of an infinity
+        op, key = g.choice([c for c in _CALM if c[0] != "Erf" or dtype != np.float64])
         return self.add(op, {key: x}, ulps=8)
 
     def exact(self, x: Ref, others: Sequence[Ref]) -> Ref:

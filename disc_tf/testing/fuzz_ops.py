@@ -34,6 +34,8 @@ def unary(g: Generator) -> None:
     op = g.choice(list(_UNARY_ROUND))
     if DType.from_np(g.value(x).dtype).bits == 16 and op in ("Lgamma", "Digamma", "Erfc", "Elu", "Selu", "Softplus"):
         return
+    if op == "Erf" and g.value(x).dtype == np.float64 and not g.all_within(x, -1e100, 1e100):
+        return  # TensorFlow's vectors give NaN for an infinity
     key = {"Softplus": "features", "Softsign": "features", "Elu": "features", "Selu": "features"}.get(op, "x")
     floor = 1.0 if op in ("Elu", "Selu", "Lgamma", "Digamma") else 0.0  # where TensorFlow itself is inexact: near zeros of the result
     g.add(op, {key: x}, ulps=_UNARY_ROUND[op], floor=floor)

@@ -264,11 +264,13 @@ class Evaluation:
             return tf.abs(t) if t.dtype.is_floating else t
 
         bound = run_step(step, absolute)
-        if isinstance(bound, Failed):
+        # products overflow in one order and not in another: none of those that hold back the small factors may
+        most = run_step(step, lambda ref: _at_least_one(absolute(ref))) if "Prod" in step.op else bound
+        if isinstance(bound, Failed) or isinstance(most, Failed):
             return [np.full(v.shape, np.inf) for v in values]
         terms = max((np.size(self.value(k, ref)) for ref in step.refs()), default=1)
         out = []
-        for v, b in zip(values, bound, strict=True):
+        for v, b, m in zip(values, bound, most, strict=True):
             dtype = DType.from_np(v.dtype)
             if not dtype.is_float:
                 out.append(np.zeros(v.shape))
@@ -278,8 +280,14 @@ class Evaluation:
             size = np.abs(np.asarray(b.numpy()).astype(np.float64))
             top = float(np.finfo(v.dtype).max) if dtype.bits != 16 or v.dtype == np.float16 else 3.38e38
             # sums near overflow depend on the order
-            out.append(np.where(np.isfinite(size) & (size < top / 4), step.ulps * EPSILON[dtype] * growth * size, np.inf))
+            largest = np.abs(np.asarray(m.numpy()).astype(np.float64))
+            out.append(np.where(np.isfinite(largest) & (largest < top / 4), step.ulps * EPSILON[dtype] * growth * size, np.inf))
         return out
+
+
+def _at_least_one(t: Any) -> Any:
+    tf = tensorflow()
+    return tf.maximum(t, tf.ones_like(t)) if t.dtype.is_floating else t
 
 
 def _moves(values: list[np.ndarray], moved: Any) -> list[np.ndarray]:

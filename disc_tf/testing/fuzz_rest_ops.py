@@ -204,7 +204,7 @@ def norm_gradient(g: Generator) -> None:
 @generator()
 def mirror_gradient(g: Generator) -> None:
     x = g.pick("f", min_rank=1, max_rank=3)
-    if x is None:
+    if x is None or g.value(x).dtype.itemsize == 2:  # sums of two bytes are rounded in TensorFlow's own order
         return
     paddings, mode = g.const([[1, 1]] * g.rank(x), np.int32), g.choice(("REFLECT", "SYMMETRIC"))
     y = g.add("MirrorPad", {"input": x, "paddings": paddings}, mode=mode)
