@@ -144,7 +144,7 @@ class Client:
     def _follow(self, message: Any, progress: Callable[[str], None]) -> Any:
         """The OptimizeResult of a request, through as many connections as it takes."""
         deadline = time.monotonic() + self.timeout + 30 if self.timeout else None
-        operation, sequence = "", 0
+        operation, sequence, result = "", 0, None
         waits = self.retries.waits()
         while True:
             try:
@@ -157,13 +157,16 @@ class Client:
                     waits = self.retries.waits()  # it goes on: a later failure starts anew
                     kind = event.WhichOneof("event")
                     if kind == "result":
-                        return event.result
+                        result = event.result
+                        continue  # to the end of the stream: leaving before it would look like a dropped connection
                     if kind == "error":
                         raise from_status(event.error.SerializeToString())
                     progress(_line(event, kind))
                 failure = RemoteError("UNAVAILABLE", "", "the server ended the stream without a result")
             except grpc.RpcError as e:
                 failure = from_rpc(e)
+            if result is not None:
+                return result
             if not failure.retriable:
                 raise failure
             self._wait(failure, waits)
