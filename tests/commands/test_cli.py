@@ -17,6 +17,7 @@ from disc_tf.cli import VERBS, main
 from disc_tf.commands import verify
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
 from disc_tf.report import ShapeResult
+from disc_tf.version import __version__
 from tests.frontend.graphs import G
 
 QUICK = ["--no-verify", "--target", "x86-64-v2", "--min-cluster-size", "1", "--no-use-tf-shapes"]
@@ -73,9 +74,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("disc-tf ")
 
 
-def test_server_is_not_built(capsys: pytest.CaptureFixture[str]) -> None:
-    assert server_main() == 6
-    assert "not built yet" in capsys.readouterr().err
+def test_the_server_is_a_command_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert server_main(["--version"]) == 0
+    assert capsys.readouterr().out == f"disc-tf-server {__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def test_faults(arguments: list[str], code: int, message: str, tmp_path: Path, c
         ("--batch-wait-us", "1000000000000", "between 0 and 60000000"),
         ("--batch-queue", "0", "less than 1"),
         ("--batch-queue", "x", "invalid integer"),
+        ("--packs-limit-mb", "-1", "less than 0"),
+        ("--packs-limit-mb", "x", "invalid integer"),
     ],
 )
 def test_numbers_out_of_range(flag: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
