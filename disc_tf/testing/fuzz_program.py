@@ -222,7 +222,7 @@ class Evaluation:
             out = self._sum_error(step, k, values)
         if not inexact:
             return out
-        for draw in range(4):
+        for draw in range(5):
             moved = run_step(step, {ref: self._disturbed(k, ref, error, draw) for ref, error in given.items()}.__getitem__)
             for j, d in enumerate(_moves(values, moved)):
                 out[j] = np.maximum(out[j], 1.5 * d + _own_error(step, values[j], 1.0))
@@ -252,7 +252,7 @@ class Evaluation:
             moved = exact + sign * np.where(np.isfinite(error), error, 0)
             unknown = np.where(np.isnan(exact), 0.0, np.nan)
             if draw:
-                unknown = rng.choice([[np.inf], [-np.inf], [0.0, 1e3, -1e3, np.inf]][draw - 1], value.shape)
+                unknown = rng.choice([[np.inf], [-np.inf], [0.0, 1e3, -1e3, np.inf], [1.0]][draw - 1], value.shape)
             return tf.constant(np.where(np.isfinite(error), moved, unknown).astype(value.dtype))
 
     def _sum_error(self, step: Step, k: int, values: list[np.ndarray]) -> list[np.ndarray]:
