@@ -28,8 +28,10 @@ def shape() -> dict[str, Any]:
 
     def message(prefix: str, m: Any) -> None:
         name = f"{prefix}.{m.name}"
-        fields = {f.name: [f.number, f.type, f.label, f.type_name, f.oneof_index if f.HasField("oneof_index") else -1] for f in m.field}
-        out["messages"][name] = fields
+        choices = [o.name for o in m.oneof_decl]  # by name: their numbers shift when one is added
+        out["messages"][name] = {
+            f.name: [f.number, f.type, f.label, f.type_name, choices[f.oneof_index] if f.HasField("oneof_index") else ""] for f in m.field
+        }
         for e in m.enum_type:
             out["enums"][f"{name}.{e.name}"] = {v.name: v.number for v in e.value}
         for inner in m.nested_type:
@@ -69,7 +71,7 @@ def test_what_counts_as_broken() -> None:
     old = shape()
     for change in (
         lambda s: s["messages"]["disc_tf.v1.Digest"].pop("hash"),
-        lambda s: s["messages"]["disc_tf.v1.Digest"].update(hash=[7, 9, 1, "", -1]),
+        lambda s: s["messages"]["disc_tf.v1.Digest"].update(hash=[7, 9, 1, "", ""]),
         lambda s: s["messages"].pop("disc_tf.v1.Graph"),
         lambda s: s["enums"]["disc_tf.v1.OptimizeMetadata.State"].pop("RUNNING"),
         lambda s: s["rpcs"].pop("Optimizer.Optimize"),
@@ -78,7 +80,7 @@ def test_what_counts_as_broken() -> None:
         change(new)
         assert len(broken(old, new)) == 1
     new = shape()
-    new["messages"]["disc_tf.v1.Digest"]["more"] = [3, 9, 1, "", -1]
+    new["messages"]["disc_tf.v1.Digest"]["more"] = [3, 9, 1, "", ""]
     assert not broken(old, new)
 
 
