@@ -58,7 +58,7 @@ def partition(items: Sequence[Item]) -> list[list[int]]:
     level = _levels(items, split)
     groups = _components(items, level)
     level = _sink(items, level, groups, late, split)
-    groups = _components(items, level)
+    groups = _divide(items, _components(items, level), late)
     return _join(items, level, groups, late, early)
 
 
@@ -127,6 +127,26 @@ def _components(items: Sequence[Item], level: list[int]) -> UnionFind:
                 if items[p].compiled and level[p] == level[i]:
                     groups.union(p, i)
     return groups
+
+
+def _divide(items: Sequence[Item], groups: UnionFind, late: list[int]) -> UnionFind:
+    """Groups in which heavy work would wait for slow ops that only other heavy work waits for, parted by what they wait for.
+
+    That never shrinks along an edge, so parts of equal waits make no cycle.
+    """
+    waits: dict[int, set[int]] = {}
+    for i, item in enumerate(items):
+        if item.compiled and item.heavy:
+            waits.setdefault(groups.find(i), set()).add(late[i])
+    if all(len(masks) < 2 for masks in waits.values()):
+        return groups
+    parted = UnionFind(len(items))
+    for i, item in enumerate(items):
+        for p in item.preds if item.compiled else ():
+            together = items[p].compiled and groups.find(p) == groups.find(i)
+            if together and (late[p] == late[i] or len(waits.get(groups.find(i), ())) < 2):
+                parted.union(p, i)
+    return parted
 
 
 def _members(items: Sequence[Item], groups: UnionFind) -> dict[int, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,6 +85,31 @@ def test_late_work_never_holds_back_early_work(items):
                 assert before[i] == waits or not any(
                     items[j].heavy and before[j] != before[i] and before[j] <= before[i] for j in group
                 ), (group, i)
+
+
+APART = {
+    # 1 also feeds a slow op, and what reads it by way of 2 waits for others
+    "by way of light work": (
+        [
+            *(Item([]), Item([], True, heavy=True), Item([0, 1], True), Item([], slow=True), Item([], slow=True), Item([1], slow=True)),
+            *(Item([4, 2], True), Item([3, 2], True, heavy=True)),
+        ],
+        (1, 7),
+    ),
+    # 3 and 4 read one light node, and 4 waits for one more slow op
+    "siblings": (
+        [*(Item([], slow=True), Item([], slow=True), Item([], True), Item([0, 2], True, heavy=True), Item([0, 1, 2], True, heavy=True))],
+        (3, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_heavy_work_does_not_wait_for_what_only_other_work_waits_for(name):
+    items, (first, second) = APART[name]
+    groups = partition(items)
+    assert contracted_is_acyclic(items, groups)
+    assert next(g for g in groups if first in g) != next(g for g in groups if second in g)
 
 
 def test_everything_compiled_is_one_group():
