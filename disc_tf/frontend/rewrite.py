@@ -54,6 +54,31 @@ class Launch:
         shapes = [tuple(int(d) if d.is_static else -1 for d in v.dims) for v in imported.main.results[: len(imported.results)]]
         return Launch(imported.cluster, executable, imported.args, kinds, imported.results, imported.host_results, shapes, abi)
 
+    @property
+    def plan(self) -> recipe.ClusterPlan:
+        """By names: what `from_plan` makes the launch of again."""
+        cluster = self.cluster
+        return recipe.ClusterPlan(
+            cluster.name,
+            cluster.node_names,
+            list(cluster.constants),
+            [tensor_name(r) for r in self.args],
+            list(self.kinds),
+            [tensor_name(r) for r in self.results],
+            [bool(h) for h in self.host_results],
+            list(cluster.controls),
+            [[tensor_name(a), tensor_name(b)] for a, b in cluster.through.items()],
+        )
+
+    @staticmethod
+    def from_plan(graph: Graph, plan: recipe.ClusterPlan, executable: bytes, shapes: list[tuple[int, ...]], abi: int) -> Launch:
+        """The launch of a planned cluster of ``graph``. ``GraphError`` for nodes that it does not have."""
+        args, results = [parse_tensor(t) for t in plan.args], [parse_tensor(t) for t in plan.results]
+        through = {parse_tensor(a): parse_tensor(b) for a, b in plan.through}
+        nodes = [graph[name] for name in plan.nodes]
+        cluster = Cluster(plan.name, nodes, plan.constants, list(args), list(results), plan.controls, through)
+        return Launch(cluster, executable, args, plan.kinds, results, plan.host_results, shapes, abi)
+
 
 def rewrite(original: Any, clustering: Clustering, launches: Sequence[Launch], *, with_recipe: bool = True) -> Any:
     """The graph with each launch's cluster replaced; clusters without a launch stay in TensorFlow.
@@ -266,20 +291,7 @@ class _Rewrite:
     def _recipe(self) -> None:
         plan = recipe.Plan(
             outputs=[tensor_name(ref) for ref in self.clustering.fetches] + [f"^{t}" for t in self.clustering.targets],
-            clusters=[
-                recipe.ClusterPlan(
-                    x.cluster.name,
-                    x.cluster.node_names,
-                    list(x.cluster.constants),
-                    [tensor_name(r) for r in x.args],
-                    list(x.kinds),
-                    [tensor_name(r) for r in x.results],
-                    [bool(h) for h in x.host_results],
-                    list(x.cluster.controls),
-                    [[tensor_name(a), tensor_name(b)] for a, b in x.cluster.through.items()],
-                )
-                for x in self.launches
-            ],
+            clusters=[x.plan for x in self.launches],
             compiled=sorted(self.clustering.compiled - set(self.owner)),
             keep_legacy=self.graph.keep_legacy,
         )
@@ -378,9 +390,7 @@ def put_back(graph_def: Any, names: Iterable[str]) -> Any:
         raise GraphError(f"no such cluster: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in plan.clusters)}")
     launched = {n.name: n for n in graph_def.node if n.op == LAUNCH_OP}
     graph, _, _ = expand(Graph(original), [t.lstrip("^").partition(":")[0] for t in plan.outputs], plan.keep_legacy)
-    clusters = {c.name: _cluster_of(graph, c) for c in plan.clusters if c.name not in names}
     compiled = {*plan.compiled, *(n for c in plan.clusters for n in c.nodes)}
-    clustering = restored_clustering(graph, list(clusters.values()), compiled, plan.outputs)
     launches = []
     for c in plan.clusters:
         if c.name in names:
@@ -389,19 +399,7 @@ def put_back(graph_def: Any, names: Iterable[str]) -> Any:
         if node is None:
             raise GraphError("the launch of this cluster is gone from the graph", c.name)
         shapes = [tuple(int(d.size) for d in s.dim) for s in node.attr["_output_shapes"].list.shape]
-        args, results = [parse_tensor(t) for t in c.args], [parse_tensor(t) for t in c.results]
-        executable, abi = node.attr["executable"].s, int(node.attr["abi"].i)
-        launches.append(Launch(clusters[c.name], executable, args, c.kinds, results, c.host_results, shapes, abi))
+        launches.append(Launch.from_plan(graph, c, node.attr["executable"].s, shapes, int(node.attr["abi"].i)))
+    clustering = restored_clustering(graph, [x.cluster for x in launches], compiled, plan.outputs)
     return rewrite(original, clustering, launches)
 
-
-def _cluster_of(graph: Graph, plan: recipe.ClusterPlan) -> Cluster:
-    return Cluster(
-        plan.name,
-        [graph[name] for name in plan.nodes],
-        plan.constants,
-        [parse_tensor(t) for t in plan.args],
-        [parse_tensor(t) for t in plan.results],
-        plan.controls,
-        {parse_tensor(a): parse_tensor(b) for a, b in plan.through},
-    )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from disc_tf.frontend.asserts import assert_message
-from disc_tf.frontend.cluster import Cluster, matches, restored_clustering
+from disc_tf.frontend.cluster import matches, restored_clustering
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.graph import Graph, fresh_name, parse_tensor, tensor_name
 from disc_tf.frontend.hints import parse_hints
@@ -83,15 +83,14 @@ def merge(loaded: Loaded, result: Any, names: Mapping[str, str], settings: Optio
     graph = loaded.graph
     taken = set(graph.nodes) | set(graph.signatures)
     try:
-        launches = [_launch(graph, entry, taken, report) for entry in renamed.clusters]
+        fetched = {name for name, _ in loaded.fetches}
+        launches = [_launch(graph, entry, taken, report, fetched) for entry in renamed.clusters]
         outputs = [tensor_name(ref) for ref in loaded.fetches] + [f"^{t}" for t in loaded.targets]
         inside = [n.name for launch in launches for n in launch.cluster.nodes]
         if len(set(inside)) != len(inside):
             raise ResultError("a node is in two clusters")
         compiled = {graph[name].name for name in renamed.compiled} | set(inside)
         clustering = restored_clustering(graph, [x.cluster for x in launches], compiled, outputs)
-        for launch in launches:
-            _check_boundary(graph, launch, {name for name, _ in loaded.fetches})
     except GraphError as e:
         raise ResultError(f"the answer does not fit the graph: {e}") from e
     return CompiledGraph(clustering, launches, report)
@@ -127,33 +126,33 @@ def _without_names(hint: str) -> str:
     return f"{head}{bracket}{numbered}"
 
 
-def _launch(graph: Graph, entry: Any, taken: set[str], report: Report) -> Launch:
+def _launch(graph: Graph, entry: Any, taken: set[str], report: Report, fetched: set[str]) -> Launch:
     plan = plan_of(entry)
     name = fresh_name(plan.name, taken, "_v")
     for reported in report.clusters:
         if reported.name == plan.name:
             reported.name = name
-    through = {parse_tensor(a): parse_tensor(b) for a, b in plan.through}
-    args, results = [parse_tensor(t) for t in plan.args], [parse_tensor(t) for t in plan.results]
-    cluster = Cluster(name, [graph[n] for n in plan.nodes], plan.constants, args, results, plan.controls, through)
-    shapes = [tuple(s.dims) for s in entry.shapes]
+    plan.name = name
+    launch = Launch.from_plan(graph, plan, b"", [tuple(s.dims) for s in entry.shapes], entry.abi)
     artifact = unpack(entry.executable)
+    args, results = launch.args, launch.results
     for ref in (*args, *results):
         graph.check_tensor(ref, "tensor")
     for node in (*plan.constants, *plan.controls):
         if node not in graph:
             raise GraphError(f"the graph has no node {node!r}")
-    kinds = plan.kinds
-    given = {len(args), len(kinds), len(artifact.args)}, {len(results), len(plan.host_results), len(shapes), len(artifact.results)}
-    if any(len(sizes) > 1 for sizes in given):
+    of_args = {len(x) for x in (args, plan.kinds, artifact.args)}
+    of_results = {len(x) for x in (results, plan.host_results, entry.shapes, artifact.results)}
+    if len(of_args) > 1 or len(of_results) > 1:
         raise ResultError(f"{name}: numbers of arguments or results do not agree")
-    if not set(kinds) <= _KINDS:
+    if not set(plan.kinds) <= _KINDS:
         raise ResultError(f"{name}: unknown kind of argument")
-    for ref, kind in zip(args, kinds, strict=True):
+    for ref, kind in zip(args, plan.kinds, strict=True):
         if (kind == "const") != (graph[ref[0]].op == "Const"):
             raise ResultError(f"{name}: argument {tensor_name(ref)} is of kind {kind}, which it is not in the graph")
-    filled = _filled(graph, args, artifact, name)
-    return Launch(cluster, pack(filled), args, kinds, results, list(plan.host_results), shapes, entry.abi)
+    _check_boundary(graph, launch, artifact, fetched)
+    launch.executable = pack(_filled(graph, args, artifact, name))
+    return launch
 
 
 def _filled(graph: Graph, args: Sequence[tuple[str, int]], artifact: Artifact, name: str) -> Artifact:
@@ -172,9 +171,8 @@ def _filled(graph: Graph, args: Sequence[tuple[str, int]], artifact: Artifact, n
     return dataclasses.replace(artifact, args=tuple(specs), checks=tuple(checks), name=name)
 
 
-def _check_boundary(graph: Graph, launch: Launch, fetched: set[str]) -> None:
+def _check_boundary(graph: Graph, launch: Launch, artifact: Artifact, fetched: set[str]) -> None:
     """The types of arguments and results are the graph's, and nothing is read that the cluster does not give."""
-    artifact = unpack(launch.executable)
     for what, refs, specs in (("argument", launch.args, artifact.args), ("result", launch.results, artifact.results)):
         for ref, spec in zip(refs, specs, strict=True):
             if graph.type_of(ref) not in (0, DTYPES[spec.dtype][2]):

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from disc_tf.frontend.graph import tensor_name
 from disc_tf.frontend.recipe import ClusterPlan
 from disc_tf.frontend.rewrite import Launch
 from disc_tf.remote.messages import message_class, new
@@ -15,38 +14,26 @@ from disc_tf.runtime.artifact import Artifact, pack, unpack
 
 #: fields of a CompiledCluster that are lists of names
 _NAMES = ("nodes", "constants", "args", "results", "controls")
+#: fields that are lists in a `ClusterPlan`, too
+_LISTS = (*_NAMES, "kinds", "host_results")
 
 
 def add_launch(result: Any, launch: Launch) -> None:
     """Append a launch to a CompileResult."""
-    cluster = launch.cluster
-    entry = result.clusters.add(name=cluster.name, executable=launch.executable, abi=launch.abi)
-    entry.nodes.extend(cluster.node_names)
-    entry.constants.extend(cluster.constants)
-    entry.args.extend(tensor_name(ref) for ref in launch.args)
-    entry.kinds.extend(launch.kinds)
-    entry.results.extend(tensor_name(ref) for ref in launch.results)
-    entry.host_results.extend(bool(h) for h in launch.host_results)
-    entry.controls.extend(cluster.controls)
-    for operand, source in cluster.through.items():
-        entry.through.add(operand=tensor_name(operand), source=tensor_name(source))
+    plan = launch.plan
+    entry = result.clusters.add(name=plan.name, executable=launch.executable, abi=launch.abi)
+    for field in _LISTS:
+        getattr(entry, field).extend(getattr(plan, field))
+    for operand, source in plan.through:
+        entry.through.add(operand=operand, source=source)
     for dims in launch.shapes:
         entry.shapes.add(dims=dims)
 
 
 def plan_of(entry: Any) -> ClusterPlan:
     """The plan of a CompiledCluster message."""
-    return ClusterPlan(
-        entry.name,
-        list(entry.nodes),
-        list(entry.constants),
-        list(entry.args),
-        list(entry.kinds),
-        list(entry.results),
-        list(entry.host_results),
-        list(entry.controls),
-        [[t.operand, t.source] for t in entry.through],
-    )
+    lists = {field: list(getattr(entry, field)) for field in _LISTS}
+    return ClusterPlan(name=entry.name, through=[[t.operand, t.source] for t in entry.through], **lists)
 
 
 def rename_result(result: Any, rename: Callable[[str], str]) -> Any:
