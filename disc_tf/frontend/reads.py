@@ -51,7 +51,7 @@ def _types(node: Any) -> Any:
     return node.attr["T" if node.op in LOOPS else "Tin"].list.type
 
 
-def _functions(node: Any) -> list[Any]:
+def functions_of(node: Any) -> list[Any]:
     """The func attributes: of a loop its condition and its body, of a branch in order."""
     attr = node.attr
     if node.op in LOOPS:
@@ -63,7 +63,7 @@ def _functions(node: Any) -> list[Any]:
     return list(attr["branches"].list.func)
 
 
-def _first(node: Any) -> int:
+def first_argument(node: Any) -> int:
     """The input that is the functions' first argument."""
     return 1 if node.op in BRANCHES else 0
 
@@ -95,7 +95,7 @@ class _Hoist:
     def _through(self, node: Any, i: int, depth: int) -> _Value | None:
         """What the functions of a node read through their argument ``i``."""
         found: set[_Value] = set()
-        for k, function in enumerate(_functions(node)):
+        for k, function in enumerate(functions_of(node)):
             value = self._reads(function.name, i, node.op in LOOPS and k == 1, depth + 1)
             if value is not None:
                 found.add(value)
@@ -129,8 +129,8 @@ class _Hoist:
                 if node.op == "ReadVariableOp":
                     shapes = serialized(node.attr["_output_shapes"]) if "_output_shapes" in node.attr else b""
                     found.add(_Value(node.attr["dtype"].type, shapes))
-                elif node.op in (*LOOPS, *BRANCHES, *CALL_OPS) and p >= _first(node):
-                    value = self._through(node, p - _first(node), depth)
+                elif node.op in (*LOOPS, *BRANCHES, *CALL_OPS) and p >= first_argument(node):
+                    value = self._through(node, p - first_argument(node), depth)
                     if value is not None:
                         found.add(value)
                 else:
@@ -155,13 +155,13 @@ class _Hoist:
             if values:
                 controls = [t for t in node.input if t.startswith("^")]
                 for i, value in values.items():
-                    handle = node.input[i + _first(node)]
+                    handle = node.input[i + first_argument(node)]
                     read = out.node.add()
                     read.name, read.op, read.device = fresh_name(f"{node.name}/read_{i}", taken), "ReadVariableOp", node.device
                     read.input.extend([handle, *controls])
                     read.attr["dtype"].type = value.dtype
                     _set_shapes(read, value)
-                    node.input[i + _first(node)] = read.name
+                    node.input[i + first_argument(node)] = read.name
                     if node.op in LOOPS:
                         handles[node.name if i == 0 else f"{node.name}:{i}"] = handle
                 self._change(node, values)
@@ -188,7 +188,7 @@ class _Hoist:
                 for key in ("output_shapes", "_output_shapes"):
                     if key in attr and len(attr[key].list.shape) == len(_types(node)):
                         _set_shape(attr[key].list.shape[i], value)
-        for k, function in enumerate(_functions(node)):
+        for k, function in enumerate(functions_of(node)):
             function.name = self._function(function.name, values, node.op in LOOPS and k == 1)
 
     def _function(self, name: str, values: Mapping[int, _Value], loops: bool) -> str:
@@ -224,7 +224,7 @@ class _Hoist:
                 node.attr["T"].type = taken[0].dtype
                 _set_shapes(node, taken[0])
             else:
-                self._change(node, {p - _first(node): v for p, v in taken.items()})
+                self._change(node, {p - first_argument(node): v for p, v in taken.items()})
         for node in f.node_def:
             for k, text in enumerate(node.input):
                 if text in readers:

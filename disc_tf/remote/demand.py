@@ -8,14 +8,14 @@ of loops, branches and calls are followed into the functions' bodies.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import read_body
 from disc_tf.frontend.graph import Graph
 from disc_tf.frontend.opdefs import CALL_OPS, op_info
-from disc_tf.frontend.reads import BRANCHES, LOOPS
+from disc_tf.frontend.reads import BRANCHES, LOOPS, first_argument, functions_of
 from disc_tf.frontend.tensor_proto import Constant
 from disc_tf.ir.types import DType
 from disc_tf.lowering.compile_time import ARITHMETIC, compile_time_operands
@@ -138,23 +138,14 @@ class _Demand:
                     break
                 needed = more
             return [refs[k] for k in sorted(needed) if k < len(refs)]
-        first = 1 if node.op in BRANCHES else 0
+        first = first_argument(node)
         wanted = {k for f in _functions(node) for k in self._arguments(f, results, depth + 1)}
         return [refs[k + first] for k in sorted(wanted) if k + first < len(refs)]
 
 
 def _functions(node: Any) -> list[str]:
-    """Functions that a loop (condition, body), a branch or a call runs."""
-    attr = node.attr
-    if node.op in LOOPS:
-        return [attr["cond"].func.name, attr["body"].func.name]
-    if node.op in CALL_OPS:
-        return [attr[CALL_OPS[node.op]].func.name]
-    if node.op in ("If", "StatelessIf"):
-        return [attr["then_branch"].func.name, attr["else_branch"].func.name]
-    if node.op in BRANCHES:
-        return [f.name for f in attr["branches"].list.func]
-    return []
+    """Functions that a loop (condition, body), a branch or a call runs; of other ops none."""
+    return [f.name for f in functions_of(node)] if node.op in (*LOOPS, *BRANCHES, *CALL_OPS) else []
 
 
 def _integers(node: Any, refs: list[Ref]) -> list[Ref]:
@@ -168,8 +159,3 @@ def _integers(node: Any, refs: list[Ref]) -> list[Ref]:
         return []
     return [ref for ref, t in zip(refs, types, strict=False) if t is not None and (t.is_int or t.is_bool)]
 
-
-def opaque_mapping(places: Iterable[Place], content: Mapping[Place, bytes]) -> dict[Place, int]:
-    """A number for each place, equal for equal contents (digests), counting up in order."""
-    numbers: dict[bytes, int] = {}
-    return {place: numbers.setdefault(content[place], len(numbers)) for place in places}

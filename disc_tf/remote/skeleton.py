@@ -27,7 +27,8 @@ from disc_tf.frontend.opdefs import CONTROL_FLOW, op_info
 from disc_tf.frontend.tensor_proto import Constant, fill_tensor
 from disc_tf.lowering import all_rules
 from disc_tf.lowering.registry import RULES
-from disc_tf.remote.demand import MAX_BYTES, Place, may_travel, needed_constants
+from disc_tf.remote.demand import Place, may_travel, needed_constants
+from disc_tf.remote.patterns import MAX_BYTES as PATTERN_BYTES
 from disc_tf.remote.patterns import PATTERN_ATTR, pattern_of
 
 #: op type of a custom op
@@ -209,7 +210,8 @@ class _Make:
         tensor.tensor_shape.SetInParent()
         for d in constant.shape:
             tensor.tensor_shape.dim.add().size = d
-        if constant.dtype is not None and constant.present and (pattern := pattern_of(constant.array()) if _may_be(constant) else ""):
+        small = constant.dtype is not None and constant.present and constant.nbytes <= PATTERN_BYTES
+        if small and (pattern := pattern_of(constant.array())):
             new.attr[PATTERN_ATTR].s = pattern.encode()
             self.out.sent.append((_where(place), f"{constant.dtype}{list(constant.shape)} {pattern}"))
             return
@@ -252,10 +254,6 @@ class _Make:
                 self._constant(copy, node, (f.signature.name, node.name), constant)
             else:
                 self._node(copy, node)
-
-
-def _may_be(constant: Constant) -> bool:
-    return constant.nbytes <= MAX_BYTES * 16
 
 
 def _counts(info: Any, name: str) -> bool:
