@@ -133,43 +133,40 @@ def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[st
     clock = _Clock(report)
     loaded = _load(request, keep_legacy)
     if request.elsewhere is not None:
-        return _optimize_elsewhere(loaded, request, keep_legacy, request.elsewhere)
-    clustering = _cluster(loaded, request, report, clock)
-    for name, why in list(keep_legacy.items())[:5]:
-        report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
-    unwanted, launches = _compile_all(loaded, clustering, request, report, clock)
-    if unwanted or request.dry_run or not launches:
-        return unwanted, OptimizeResult(request.graph_def, report)
-    return {}, _rewritten(CompiledGraph(clustering, launches, report), request, clock)
+        unwanted, compiled = _compile_elsewhere(loaded, request, keep_legacy, request.elsewhere)
+    else:
+        clustering = _cluster(loaded, request, report, clock)
+        for name, why in list(keep_legacy.items())[:5]:
+            report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
+        unwanted, launches = _compile_all(loaded, clustering, request, report, clock)
+        compiled = CompiledGraph(clustering, launches, report)
+    if unwanted or request.dry_run or not compiled.launches:
+        return unwanted, OptimizeResult(request.graph_def, compiled.report)
 
-
-def _rewritten(compiled: CompiledGraph, request: Request, clock: _Clock) -> OptimizeResult:
     def without(names: Collection[str]) -> Any:
         kept = [x for x in compiled.launches if x.cluster.name not in names]
         return rewrite(request.graph_def, compiled.clustering, kept, with_recipe=request.with_recipe)
 
+    start = time.perf_counter()
     result = without(())
-    clock.lap("rewrite")
-    return OptimizeResult(result, compiled.report, without)
+    compiled.report.times_ms["rewrite"] = (time.perf_counter() - start) * 1e3
+    return {}, OptimizeResult(result, compiled.report, without)
 
 
-def _optimize_elsewhere(
+def _compile_elsewhere(
     loaded: Loaded, request: Request, keep_legacy: Mapping[str, str], compile_: Elsewhere
-) -> tuple[dict[str, str], OptimizeResult]:
+) -> tuple[dict[str, str], CompiledGraph]:
+    """`_compile_all` by somebody else."""
     compiled = compile_(loaded, request)
     report = compiled.report
     report.outputs_found = request.outputs is None
     report.total_nodes = len(request.graph_def.node)
     if request.settings.strict and (failed := [c for c in report.clusters if c.status == "failed"]):
         raise StrictError(f"{failed[0].name}: {failed[0].reason}")
-    owner = {n.name for x in compiled.launches for n in x.cluster.nodes}
-    planned = {n for c in report.clusters if c.status == "planned" for n in c.node_names}
-    unwanted = {n: "not compiled" for n in loaded.functional if n not in owner and n not in planned}
-    if unwanted.keys() - keep_legacy.keys():
-        return unwanted, OptimizeResult(request.graph_def, report)
-    if request.dry_run or not compiled.launches:
-        return {}, OptimizeResult(request.graph_def, report)
-    return {}, _rewritten(compiled, request, _Clock(report))
+    inside = {n.name for x in compiled.launches for n in x.cluster.nodes}
+    inside |= {n for c in report.clusters if c.status == "planned" for n in c.node_names}
+    unwanted = {n: "not compiled" for n in loaded.functional if n not in inside}
+    return (unwanted if unwanted.keys() - keep_legacy.keys() else {}), compiled
 
 
 def _compile_all(
