@@ -21,6 +21,11 @@ _FLAGS = (
 )
 
 
+def _dest(flag: str) -> str:
+    """The argument of a flag."""
+    return flag.lstrip("-").replace("-", "_")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of a remote compilation."""
     group = parser.add_argument_group("compilation by a service (docs/service.md)")
@@ -41,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 #: without --remote
 NOT_REMOTE = dict.fromkeys(
-    ("remote_ca", "remote_cert", "remote_key", "remote_token_file", "remote_tls", "remote_timeout", "trust_file"),
-    "goes with --remote HOST:PORT",
+    (*(_dest(flag) for flag, *_ in _FLAGS), "remote_tls", "remote_timeout", "trust_file"), "goes with --remote HOST:PORT"
 )
 #: with -o NAME.disc
 NO_DISC = dict.fromkeys(("remote", "remote_dry_run"), "is for graphs and SavedModels: a stand-alone file is made here")
@@ -83,7 +87,7 @@ def compiling(args: argparse.Namespace, say: Callable[[str], None]) -> Iterator[
         from disc_tf.remote.trust import TrustError, TrustPolicy
     except ImportError as e:
         raise CommandError(f"--remote needs more packages ({e.name}): pip install 'disc-tf[remote]'", USAGE) from e
-    fields = {field: getattr(args, flag.lstrip("-").replace("-", "_")) for flag, field, _, _ in _FLAGS}
+    fields = {field: getattr(args, _dest(flag)) for flag, field, _, _ in _FLAGS}
     try:
         trust = TrustPolicy.from_file(args.trust_file) if args.trust_file else None
         address = Address(args.remote, tls=args.remote_tls, **fields)
