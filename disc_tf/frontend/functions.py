@@ -12,6 +12,7 @@ replaces `PartitionedCall`, `StatefulPartitionedCall` and calls by name by the b
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -210,10 +211,16 @@ def has_effect(op: str, library: Mapping[str, Any]) -> bool:
     return info is None or (info.is_stateful and op not in READS)
 
 
+def bodies(graph_def: Any) -> Iterator[Any]:
+    """The nodes of the main graph, then those of each function."""
+    yield graph_def.node
+    for f in graph_def.library.function:
+        yield f.node_def
+
+
 def every_node(graph_def: Any) -> Iterator[Any]:
-    """The nodes of the main graph, then those of each function body."""
-    for nodes in (graph_def.node, *(f.node_def for f in graph_def.library.function)):
-        yield from nodes
+    """The nodes of all `bodies`."""
+    return itertools.chain.from_iterable(bodies(graph_def))
 
 
 def called_functions(nodes: Sequence[Any], functions: Mapping[str, Any], gradients: Sequence[Any] = ()) -> list[str]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from disc_tf.atomic import replacing
-from disc_tf.just_in_time.program import bodies
+from disc_tf.frontend.functions import every_node
 from disc_tf.just_in_time.work import Request, Result
 
 MAGIC = b"DISCJIT\x01"
@@ -204,7 +204,7 @@ def _decode(data: bytes, graph_def: Any) -> Result:
 
 
 def _constants(graph_def: Any) -> list[Any]:
-    return [n for nodes in bodies(graph_def) for n in nodes if n.op == "Const"]
+    return [n for n in every_node(graph_def) if n.op == "Const"]
 
 
 def _weights(graph_def: Any) -> dict[bytes, bytes]:

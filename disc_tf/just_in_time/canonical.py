@@ -11,8 +11,9 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+from disc_tf.frontend.functions import bodies, every_node
 from disc_tf.frontend.tfproto import serialized
-from disc_tf.just_in_time.program import GRADIENT, bodies, renamed
+from disc_tf.just_in_time.program import GRADIENT, renamed
 
 FUNCTION_PREFIX = "disc_fn_"
 _GRADIENT_PREFIX = "disc_gradient_"
@@ -48,11 +49,10 @@ def canonical(graph_def: Any) -> Canonical:
 
 def restore_gradients(graph_def: Any, gradients: dict[str, str]) -> None:
     """Put this process's names back, in place."""
-    for nodes in bodies(graph_def):
-        for node in nodes:
-            if GRADIENT in node.attr:
-                name = node.attr[GRADIENT].s.decode()
-                node.attr[GRADIENT].s = (gradients.get(name) or name).encode()
+    for node in every_node(graph_def):
+        if GRADIENT in node.attr:
+            name = node.attr[GRADIENT].s.decode()
+            node.attr[GRADIENT].s = (gradients.get(name) or name).encode()
 
 
 def _update(digest: Any, data: bytes) -> None:
@@ -73,11 +73,11 @@ def _references(node: Any, known: Any) -> Iterator[Any]:
 
 def _rename_functions(graph_def: Any) -> None:
     functions = {f.signature.name: f for f in graph_def.library.function}
-    holders = [n for nodes in bodies(graph_def) for n in nodes] + [a for f in functions.values() for a in f.arg_attr.values()]
+    holders = [*every_node(graph_def), *(a for f in functions.values() for a in f.arg_attr.values())]
     for holder in holders:
         if _NUMBERED in holder.attr:
             del holder.attr[_NUMBERED]
-    as_ops = {n.op for nodes in bodies(graph_def) for n in nodes}
+    as_ops = {n.op for n in every_node(graph_def)}
     for f in functions.values():
         for key in _DROPPED:
             if key in f.attr:
@@ -94,12 +94,11 @@ def _rename_functions(graph_def: Any) -> None:
     names: dict[str, str] = {}
     for name in _bottom_up(children):
         names[name] = FUNCTION_PREFIX + _function_digest(functions[name], names)
-    for nodes in bodies(graph_def):
-        for node in nodes:
-            for reference in _references(node, names):
-                reference.name = names[reference.name]
-            if node.op in names:
-                node.op = names[node.op]
+    for node in every_node(graph_def):
+        for reference in _references(node, names):
+            reference.name = names[reference.name]
+        if node.op in names:
+            node.op = names[node.op]
     for g in graph_def.library.gradient:
         g.function_name = names.get(g.function_name, g.function_name)
         g.gradient_func = names.get(g.gradient_func, g.gradient_func)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disc_tf.frontend.functions import every_node
 from disc_tf.frontend.opdefs import CALL_OPS
 
 GRADIENT = "_gradient_op_type"
@@ -34,14 +35,7 @@ class Program:
     @property
     def custom_gradient(self) -> bool:
         """Whether a gradient given by the program (`tf.custom_gradient`) refers to tensors of the trace itself."""
-        return any(GRADIENT in n.attr and n.op not in CALL_OPS for nodes in bodies(self.graph_def) for n in nodes)
-
-
-def bodies(graph_def: Any) -> Iterator[Any]:
-    """The nodes of the graph itself, then those of each of its functions."""
-    yield graph_def.node
-    for f in graph_def.library.function:
-        yield f.node_def
+        return any(GRADIENT in n.attr and n.op not in CALL_OPS for n in every_node(self.graph_def))
 
 
 def export(concrete: Any, n_tensors: int) -> Program:
