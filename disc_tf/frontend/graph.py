@@ -14,14 +14,14 @@ from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.opdefs import CONTROL_FLOW, base_type, op_info
 from disc_tf.frontend.tensor_proto import Constant, shape_of
 from disc_tf.ir.types import tf_type_name
-from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.node import ORDINAL_ATTR, NodeView
 
 #: a tensor: (node name, output port)
 TensorRef = tuple[str, int]
 _MAX_PORT = 1 << 20
-#: attributes of Const nodes whose content is elsewhere: made anew (`bench/models`), known by digest, or known to be equal to others by a
-#: number (`disc_tf.remote`)
-_FILL_ATTR, _DIGEST_ATTR, ORDINAL_ATTR = "_disc_fill", "_disc_digest", "_disc_ordinal"
+#: attributes of Const nodes whose content is elsewhere: made anew (`bench/models`), or known by digest (`ORDINAL_ATTR`: known to be equal
+#: to others by a number, `disc_tf.remote`)
+_FILL_ATTR, _DIGEST_ATTR = "_disc_fill", "_disc_digest"
 #: reading one of these alone is nobody's purpose
 _SOURCES = frozenset({"Const", "Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2"})
 

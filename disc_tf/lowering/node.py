@@ -13,7 +13,7 @@ from disc_tf.lowering.tensor_proto import tensor_to_numpy
 
 _MISSING = object()
 #: of a Const node without content: see `frontend.graph`
-_ORDINAL_ATTR = "_disc_ordinal"
+ORDINAL_ATTR = "_disc_ordinal"
 
 
 def split_input(text: str) -> tuple[str, int]:
@@ -108,7 +108,7 @@ class NodeView:
 
     def tensor(self, name: str = "value") -> np.ndarray:
         """A tensor attribute as an array (a splat has stride 0; do not write to it)."""
-        if _ORDINAL_ATTR in self._attrs:
+        if ORDINAL_ATTR in self._attrs:
             raise Unsupported("NOT_CONSTANT", "the content of this constant is not in the graph (a skeleton)", self.name, self.op)
         value = self.attr(name)
         if isinstance(value, (np.ndarray, np.generic)):
