@@ -135,11 +135,7 @@ def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[st
     if request.elsewhere is not None:
         unwanted, compiled = _compile_elsewhere(loaded, request, keep_legacy, request.elsewhere)
     else:
-        clustering = _cluster(loaded, request, report, clock)
-        for name, why in list(keep_legacy.items())[:5]:
-            report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
-        unwanted, launches = _compile_all(loaded, clustering, request, report, clock)
-        compiled = CompiledGraph(clustering, launches, report)
+        unwanted, compiled = _compile_here(loaded, request, keep_legacy, report, clock)
     if unwanted or request.dry_run or not compiled.launches:
         return unwanted, OptimizeResult(request.graph_def, compiled.report)
 
@@ -156,7 +152,7 @@ def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[st
 def _compile_elsewhere(
     loaded: Loaded, request: Request, keep_legacy: Mapping[str, str], compile_: Elsewhere
 ) -> tuple[dict[str, str], CompiledGraph]:
-    """`_compile_all` by somebody else."""
+    """`_compile_here` by somebody else."""
     compiled = compile_(loaded, request)
     report = compiled.report
     report.outputs_found = request.outputs is None
@@ -167,6 +163,17 @@ def _compile_elsewhere(
     inside |= {n for c in report.clusters if c.status == "planned" for n in c.node_names}
     unwanted = {n: "not compiled" for n in loaded.functional if n not in inside}
     return (unwanted if unwanted.keys() - keep_legacy.keys() else {}), compiled
+
+
+def _compile_here(
+    loaded: Loaded, request: Request, keep_legacy: Mapping[str, str], report: Report, clock: _Clock
+) -> tuple[dict[str, str], CompiledGraph]:
+    """The compiled graph; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
+    clustering = _cluster(loaded, request, report, clock)
+    for name, why in list(keep_legacy.items())[:5]:
+        report.warnings.append(f"legacy control flow {name.rpartition('/')[0]} stays as it is: {why}")
+    unwanted, launches = _compile_all(loaded, clustering, request, report, clock)
+    return unwanted, CompiledGraph(clustering, launches, report)
 
 
 def _compile_all(
@@ -203,7 +210,7 @@ def _compile_all(
 
 @dataclasses.dataclass
 class CompiledGraph:
-    """What the compiler made of a graph that is not rewritten here (`disc_tf.remote`)."""
+    """What the compiler made of a graph that is not rewritten yet."""
 
     clustering: Clustering
     launches: list[Launch]
@@ -217,9 +224,7 @@ def compile_graph(graph: Graph, request: Request) -> CompiledGraph:
     clock = _Clock(report)
     fetches, targets = resolve_outputs(graph, request.outputs)
     loaded = Loaded(graph, fetches, targets, [], {})
-    clustering = _cluster(loaded, request, report, clock)
-    _, launches = _compile_all(loaded, clustering, request, report, clock)
-    return CompiledGraph(clustering, launches, report)
+    return _compile_here(loaded, request, {}, report, clock)[1]
 
 
 def clusters_of(
