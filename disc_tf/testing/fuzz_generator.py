@@ -74,6 +74,10 @@ class Generator:
     def value(self, ref: Ref) -> np.ndarray:
         return self.evaluation.values[0][ref[0]][ref[1]]  # type: ignore[index]
 
+    def values(self, ref: Ref) -> list[np.ndarray]:
+        """The value at each size assignment at which it did not fail."""
+        return [found[ref[1]] for v in self.evaluation.values if isinstance(found := v[ref[0]], list)]
+
     def shape(self, ref: Ref) -> tuple[int, ...]:
         return self.value(ref).shape
 
@@ -90,18 +94,11 @@ class Generator:
 
     def all_within(self, ref: Ref, low: float, high: float) -> bool:
         """Whether the value's elements are in a range at every size assignment."""
-        for values in self.evaluation.values:
-            found = values[ref[0]]
-            if isinstance(found, list):
-                x = found[ref[1]].astype(np.float64)
-                if not bool(((x >= low) & (x <= high)).all()):
-                    return False
-        return True
+        return all(bool(((x >= low) & (x <= high)).all()) for x in (v.astype(np.float64) for v in self.values(ref)))
 
     def has_denormals(self, ref: Ref) -> bool:
         """Whether a floating-point value has denormal elements at some size assignment."""
-        found = [values[ref[1]] for v in self.evaluation.values if isinstance(values := v[ref[0]], list)]
-        return any(x.dtype.kind == "f" and bool(((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny)).any()) for x in found)
+        return any(x.dtype.kind == "f" and bool(((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny)).any()) for x in self.values(ref))
 
     def shapes_of(self, *refs: Ref) -> list[tuple[tuple[int, ...], ...]]:
         """Their shapes at each size assignment at which none of them failed."""

@@ -141,8 +141,7 @@ def fake_quantisation(g: Generator) -> None:
         name += "PerChannel"
     if gradient:
         # sums of what lies outside of the range, which the same op on absolute values says nothing of
-        found = [v[x[0]] for v in g.evaluation.values]
-        size = max(float(np.abs(v[x[1]].astype(np.float64)).sum()) for v in found if isinstance(v, list))
+        size = max(float(np.abs(v.astype(np.float64)).sum()) for v in g.values(x))
         g.add(f"{name}Gradient", {"gradients": x, "inputs": x, "min": low, "max": high}, **how, ulps=8, floor=size)
     else:
         g.add(name, {"inputs": x, "min": low, "max": high}, **how, ulps=4, floor=2.0)
