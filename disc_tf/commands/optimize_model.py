@@ -119,10 +119,11 @@ def _sizes(args: argparse.Namespace) -> list[dict[str, int]] | None:
     if not is_saved_model(args.input):
         raise CommandError("--shape is for SavedModels and GraphDefs: save the model first", USAGE)
     try:
-        choices = [c for c in choose_meta_graphs(read_saved_model(args.input), args.tag or None, args.signature or None) if not c.reason]
+        message = read_saved_model(args.input)
+        choices = [c for c in choose_meta_graphs(message, args.tag or None, args.signature or None) if not c.reason]
         if len(choices) > 1:
             raise CommandError(f"--shape needs one --tag: the model has graphs tagged {'; '.join(c.title for c in choices)}", USAGE)
-        plan = plan_model(args.input, tags=choices[0].tags, signatures=choices[0].signatures)
+        plan = plan_model(args.input, tags=choices[0].tags, signatures=choices[0].signatures, message=message)
     except SavedModelError as e:
         raise CommandError(str(e), BAD_INPUT) from e
     if len(plan.signatures) != 1:

@@ -50,11 +50,14 @@ def _plans(args: argparse.Namespace) -> list[ModelPlan]:
     """A plan for each MetaGraph that is looked at and has signatures, the one tagged ``serve`` first."""
     plans = []
     try:
-        for choice in choose_meta_graphs(read_saved_model(args.original), args.tag or None, args.signature or None):
+        original = read_saved_model(args.original)
+        choices = choose_meta_graphs(original, args.tag or None, args.signature or None)
+        optimized = read_saved_model(args.optimized)
+        for choice in choices:
             if choice.reason:
                 continue
-            plan_model(args.optimized, tags=choice.tags)
-            plans.append(plan_model(args.original, tags=choice.tags, signatures=choice.signatures, loader=args.loader))
+            plan_model(args.optimized, tags=choice.tags, message=optimized)
+            plans.append(plan_model(args.original, tags=choice.tags, signatures=choice.signatures, loader=args.loader, message=original))
     except SavedModelError as e:
         raise CommandError(str(e), BAD_INPUT) from e
     plans = [plan for plan in plans if plan.signatures]

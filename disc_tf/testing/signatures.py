@@ -68,10 +68,11 @@ def plan_model(
     signatures: Sequence[str] | None = None,
     functions: Collection[str] = (),
     loader: str = "auto",
+    message: Any = None,
 ) -> ModelPlan:
     """Read a SavedModel and how its signatures (None: all) can be run, and, where no signature runs one of ``functions``, a method that
-    does (``__call__#0``). `SavedModelError` for what cannot be read or is not there."""
-    message = read_saved_model(directory)
+    does (``__call__#0``). message: the SavedModel, if it was read already. `SavedModelError` for what cannot be read or is not there."""
+    message = message if message is not None else read_saved_model(directory)
     meta = choose_meta_graph(message, tags)
     there = signature_names(meta)
     wanted = list(signatures) if signatures is not None else there
