@@ -255,15 +255,5 @@ def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes:
         result.report.warnings.append(FOREIGN)
         return result
     with scratch() as temp:
-        return prove(
-            binary_form(args.input, graph, temp),
-            result,
-            specs,
-            sizes,
-            temp,
-            timing=not args.no_timing,
-            threads=args.threads,
-            points=args.points,
-            time_budget=options.time_budget,
-            progress=say,
-        )
+        original = binary_form(args.input, graph, temp)
+        return prove(original, result, specs, sizes, temp, **optimize_model.proof_arguments(args, options, say))

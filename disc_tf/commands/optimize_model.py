@@ -8,6 +8,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from disc_tf.commands import remote
 from disc_tf.commands.common import (
@@ -74,15 +75,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
                 overwrite=args.overwrite,
                 dry_run=args.dry_run,
                 verify=not args.no_verify,
-                prove=functools.partial(
-                    prove_saved_model,
-                    timing=not args.no_timing,
-                    time_budget=options.time_budget,
-                    threads=args.threads,
-                    points=args.points,
-                    sizes=sizes,
-                    progress=say,
-                ),
+                prove=functools.partial(prove_saved_model, sizes=sizes, **proof_arguments(args, options, say)),
                 progress=say,
                 elsewhere=elsewhere,
             )
@@ -107,6 +100,13 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     if options.strict and not any(c.status == status for c in report.clusters_of_all.values()):
         raise CommandError(f"{args.input}: --strict: nothing was compiled", NOTHING_COMPILED)
     return OK
+
+
+def proof_arguments(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> dict[str, Any]:
+    """What flags say of a proof, of a graph or of a SavedModel."""
+    return {
+        "timing": not args.no_timing, "threads": args.threads, "points": args.points, "time_budget": options.time_budget, "progress": say,
+    }  # fmt: skip
 
 
 def _sizes(args: argparse.Namespace) -> list[dict[str, int]] | None:
