@@ -13,6 +13,7 @@ from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
     OK,
+    STANDALONE_SUFFIX,
     USAGE,
     VERIFY_FAILED,
     CommandError,
@@ -113,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
     say = Say(args.quiet)
     if args.no_verify and not args.dry_run:
         refuse(args, NOT_RUN)
-    if args.output and args.output.endswith(standalone.SUFFIX):
+    if args.output and args.output.endswith(STANDALONE_SUFFIX):
         return standalone.run(args, options, say)
     refuse(args, ONE_SEGMENT)
     if optimize_model.is_model(args.input):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from disc_tf.commands.common import (
     BAD_INPUT,
     NOTHING_COMPILED,
     OK,
-    STANDALONE_SUFFIX,
     USAGE,
     VERIFY_FAILED,
     CommandError,
@@ -33,14 +33,9 @@ from disc_tf.options import Options
 from disc_tf.report import NOT_VERIFIED, Report, ShapeResult, shape_line
 from disc_tf.scratch import scratch
 
-SUFFIX = STANDALONE_SUFFIX
-
 
 def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
     """Compile, compare with TensorFlow, publish. A file that differs from TensorFlow is not written."""
-    from disc_tf.frontend.errors import GraphError
-    from disc_tf.standalone import NotCompiled, NotWhole
-
     refuse(args, STANDALONE)
     if not optimize_model.is_model(args.input):
         refuse(args, FOR_MODELS)
@@ -51,11 +46,8 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
         return _dry_run(args, options, say)
     target = check_output(args.output)
     try:
-        report, whole = _make(args, options, target, say)
-    except (NotWhole, NotCompiled) as e:
-        raise CommandError(f"{args.input}: {e}", NOTHING_COMPILED) from e
-    except GraphError as e:
-        raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
+        with _refusals(args.input):
+            report, whole = _make(args, options, target, say)
     except OSError as e:
         raise CommandError(f"cannot write {args.output}: {e}") from e
     if args.report:
@@ -67,19 +59,30 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     return OK
 
 
+@contextlib.contextmanager
+def _refusals(source: str) -> Iterator[None]:
+    """What the compiler says of a graph that it does not take, as the command's errors."""
+    from disc_tf.frontend.errors import GraphError
+    from disc_tf.standalone import NotCompiled, NotWhole
+
+    try:
+        yield
+    except (NotWhole, NotCompiled) as e:
+        raise CommandError(f"{source}: {e}", NOTHING_COMPILED) from e
+    except GraphError as e:
+        raise CommandError(f"{source}: {e}", BAD_INPUT) from e
+
+
 def _dry_run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
     """Say whether the whole would be compiled. `CommandError` with the nodes that would not."""
     from disc_tf.commands.optimize import quiet_specs
-    from disc_tf.frontend.errors import GraphError
-    from disc_tf.standalone import NotWhole, describe_whole
+    from disc_tf.standalone import describe_whole
 
-    try:
+    with _refusals(args.input):
         graph, outputs, _ = _read(args, say)
         if not outputs:
             _, outputs, _ = quiet_specs(args, graph)
         report = describe_whole(graph, outputs or None, options=options)
-    except (NotWhole, GraphError) as e:
-        raise CommandError(f"{args.input}: {e}", NOTHING_COMPILED if isinstance(e, NotWhole) else BAD_INPUT) from e
     if args.report:
         write_report(args.report, report, args.input)
     if args.json:
