@@ -100,7 +100,8 @@ def optimize_saved_model(
         if read_marker(source) is not None:
             raise SavedModelError(f"{source} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
         message = read_saved_model(source)
-        parts = [_Part(c, _report(source, c, settings)) for c in choose_meta_graphs(message, tags, signatures)]
+        digest = digest_of(source)
+        parts = [_Part(c, _report(digest, c, settings)) for c in choose_meta_graphs(message, tags, signatures)]
         report = parts[0].report
         report.other_graphs = [part.report for part in parts[1:]]
         report.times_ms["read"] = (time.perf_counter() - start) * 1e3
@@ -145,10 +146,10 @@ class _Part:
             set_op_list(self.now)
 
 
-def _report(source: Path, choice: Choice, settings: Options) -> SavedModelReport:
+def _report(digest: str, choice: Choice, settings: Options) -> SavedModelReport:
     return SavedModelReport(
         compiler_version=__version__,
-        source_digest=digest_of(source),
+        source_digest=digest,
         tags=choice.tags,
         signatures=choice.signatures if choice.signatures is not None else signature_names(choice.meta),
         options=settings.to_dict(),
