@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model, signature_names
+from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model
 from disc_tf.optimizer import Compiled, Elsewhere
 from disc_tf.options import Options
 from disc_tf.publish import PublishError, check_destination, staged
@@ -151,7 +151,7 @@ def _report(digest: str, choice: Choice, settings: Options) -> SavedModelReport:
         compiler_version=__version__,
         source_digest=digest,
         tags=choice.tags,
-        signatures=choice.signatures if choice.signatures is not None else signature_names(choice.meta),
+        signatures=choice.names,
         options=settings.to_dict(),
         reason=choice.reason,
     )

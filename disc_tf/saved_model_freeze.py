@@ -23,7 +23,6 @@ from disc_tf.frontend.saved_model import (
     choose_meta_graphs,
     reached_nodes,
     read_saved_model,
-    signature_names,
     signature_tensors,
     write_saved_model,
 )
@@ -41,9 +40,8 @@ def freeze_saved_model(src: Path, dst: Path, *, signatures: Sequence[str] | None
     new = type(message)()
     new.saved_model_schema_version = message.saved_model_schema_version
     for choice in sorted(choose_meta_graphs(message, tags, signatures), key=lambda c: c.index):
-        names = choice.signatures if choice.signatures is not None else signature_names(choice.meta)
-        if names and not choice.reason:
-            _freeze(src, choice.meta, names, new.meta_graphs.add())
+        if choice.names and not choice.reason:
+            _freeze(src, choice.meta, choice.names, new.meta_graphs.add())
     if not new.meta_graphs:
         raise SavedModelError(f"{src} has no signature: nothing would be left of it")
     if new.ByteSize() >= MAX_GRAPH:

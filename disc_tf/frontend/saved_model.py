@@ -123,6 +123,11 @@ class Choice:
         return sorted(self.meta.meta_info_def.tags)
 
     @property
+    def names(self) -> list[str]:
+        """The signatures to look at, by name: those asked for, else all."""
+        return self.signatures if self.signatures is not None else signature_names(self.meta)
+
+    @property
     def title(self) -> str:
         """The tags, in words."""
         return title_of(self.tags)
