@@ -21,11 +21,12 @@ from typing import Any
 
 from disc_tf.frontend.analysis import SOURCES
 from disc_tf.frontend.functions import XLA_ATTR, called_functions
-from disc_tf.frontend.graph import ORDINAL_ATTR, Graph, TensorRef, tensor_name
+from disc_tf.frontend.graph import Graph, TensorRef, tensor_name
 from disc_tf.frontend.opaque import VARIABLE_SHAPE, TfShapes
 from disc_tf.frontend.opdefs import CONTROL_FLOW, op_info
 from disc_tf.frontend.tensor_proto import Constant, fill_tensor
 from disc_tf.lowering import all_rules
+from disc_tf.lowering.node import ORDINAL_ATTR
 from disc_tf.lowering.registry import RULES
 from disc_tf.remote.demand import Place, may_travel, needed_constants
 from disc_tf.remote.patterns import MAX_BYTES as PATTERN_BYTES

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.graph import ORDINAL_ATTR, Graph, resolve_outputs
+from disc_tf.frontend.graph import Graph, resolve_outputs
 from disc_tf.frontend.tensor_proto import to_numpy
 from disc_tf.ir.types import DType
+from disc_tf.lowering.node import ORDINAL_ATTR
 from disc_tf.remote.canonical import canonical
 from disc_tf.remote.patterns import PATTERN_ATTR, fill, pattern_of
 from disc_tf.remote.skeleton import make_skeleton
