@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 from disc_tf.remote.messages import new
 from disc_tf_server.blobs import check_digest
+from disc_tf_server.gate import Quota
 from disc_tf_server.interfaces import BlobStore, Digest, ServiceError, Upload
 from disc_tf_server.uploads import COMPRESSORS
 
@@ -46,21 +46,9 @@ class ContentService:
 
     def __init__(self, store: BlobStore, limits: ContentLimits | None = None) -> None:
         self._store, self.limits = store, limits or ContentLimits()
-        self._streams: Counter[str] = Counter()
-
-    @contextlib.contextmanager
-    def _stream(self, principal: str) -> Iterator[None]:
-        if self._streams[principal] >= self.limits.max_streams:
-            message = f"{self.limits.max_streams} streams are open, more are not allowed"
-            metadata = {"limit": str(self.limits.max_streams)}
-            raise ServiceError("RESOURCE_EXHAUSTED", "QUOTA_STREAMS", message, metadata=metadata, retry_after=2.0)
-        self._streams[principal] += 1
-        try:
-            yield
-        finally:
-            self._streams[principal] -= 1
-            if not self._streams[principal]:
-                del self._streams[principal]
+        most = self.limits.max_streams
+        message = f"{most} streams are open, more are not allowed"
+        self._streams = Quota(most, "QUOTA_STREAMS", "streams", message=message, retry_after=2.0)
 
     async def find_missing(self, principal: str, request: Any) -> Any:
         """FindMissingBlobs."""
@@ -78,7 +66,7 @@ class ContentService:
 
     async def write(self, principal: str, requests: AsyncIterator[Any]) -> Any:
         """WriteBlob. What was sent stays when the stream breaks off, to be resumed."""
-        with self._stream(principal):
+        with self._streams.hold(principal):
             async with _limit(self.limits.stream_s, "STREAM_TOO_LONG", "an upload's stream was open for too long"):
                 return await self._write(principal, requests)
 
@@ -130,7 +118,7 @@ class ContentService:
         if compressor not in COMPRESSORS:
             message = f"compressor {compressor[:32]!r} is not known: identity or zstd"
             raise ServiceError("INVALID_ARGUMENT", "BAD_COMPRESSOR", message, field="compressor")
-        with self._stream(principal):
+        with self._streams.hold(principal):
             parts = self._store.read(principal, digest, request.read_offset, request.read_limit)
             async for data in _compressed(parts) if compressor else parts:
                 for at in range(0, len(data), self.limits.chunk):

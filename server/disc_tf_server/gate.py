@@ -109,17 +109,19 @@ class FairGate:
 class Quota:
     """Counts what principals hold open."""
 
-    def __init__(self, limit: int, reason: str, what: str, whose: str = "one caller") -> None:
-        self._whose = whose
-        self._limit, self._reason, self._what = limit, reason, what
+    def __init__(
+        self, limit: int, reason: str, what: str, whose: str = "one caller", *, message: str = "", retry_after: float = 5.0
+    ) -> None:
+        self._limit, self._reason, self._retry_after = limit, reason, retry_after
+        self._message = message or f"more than {limit} {what} of {whose}"
         self._held: collections.Counter[str] = collections.Counter()
 
     @contextlib.contextmanager
     def hold(self, principal: str):
         """One more, for the block. ServiceError RESOURCE_EXHAUSTED."""
         if self._held[principal] >= self._limit:
-            message = f"more than {self._limit} {self._what} of {self._whose}"
-            raise ServiceError("RESOURCE_EXHAUSTED", self._reason, message, metadata={"limit": str(self._limit)}, retry_after=5.0)
+            metadata = {"limit": str(self._limit)}
+            raise ServiceError("RESOURCE_EXHAUSTED", self._reason, self._message, metadata=metadata, retry_after=self._retry_after)
         self._held[principal] += 1
         try:
             yield
