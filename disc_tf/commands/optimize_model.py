@@ -121,6 +121,8 @@ def _sizes(args: argparse.Namespace) -> list[dict[str, int]] | None:
     try:
         message = read_saved_model(args.input)
         choices = [c for c in choose_meta_graphs(message, args.tag or None, args.signature or None) if not c.reason]
+        if not choices:
+            raise CommandError("--shape: no graph of the model is compiled unless it is named: give --tag", USAGE)
         if len(choices) > 1:
             raise CommandError(f"--shape needs one --tag: the model has graphs tagged {'; '.join(c.title for c in choices)}", USAGE)
         plan = plan_model(args.input, tags=choices[0].tags, signatures=choices[0].signatures, message=message)

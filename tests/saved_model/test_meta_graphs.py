@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import disc_tf.ops  # noqa: F401  registers the op
 from disc_tf.cli import main
-from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, read_saved_model, signature_tensors
+from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, read_saved_model, signature_tensors, write_saved_model
 from disc_tf.saved_model import optimize_saved_model, read_marker, restore_saved_model
 from tests.saved_model.models import tf1_graphs
 
@@ -182,3 +182,12 @@ def test_the_commands(model, tmp_path, capsys):
     assert main(["verify", str(model), str(out), "--shape", "x/0=3"]) == 2 and "--tag" in capsys.readouterr().err
     assert main(["inspect", str(model), "--explain", "y"]) == 0
     assert "[gpu, serve] (main graph)" in capsys.readouterr().out
+
+
+def test_a_model_for_training_only_has_no_shape_to_give(model, tmp_path, capsys) -> None:
+    message = read_saved_model(model)
+    del message.meta_graphs[1:]
+    (tmp_path / "in").mkdir()
+    write_saved_model(tmp_path / "in", message)
+    assert main(["optimize", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--shape", "x/0=3"]) == 2
+    assert "--tag" in capsys.readouterr().err
