@@ -186,7 +186,9 @@ def test_the_commands(model, tmp_path, capsys):
 
 def test_a_model_for_training_only_has_no_shape_to_give(model, tmp_path, capsys) -> None:
     message = read_saved_model(model)
-    del message.meta_graphs[1:]
+    del message.meta_graphs[1:]  # one is never left for its tags, two are
+    message.meta_graphs.add().CopyFrom(message.meta_graphs[0])
+    message.meta_graphs[1].meta_info_def.tags.append("gpu")
     (tmp_path / "in").mkdir()
     write_saved_model(tmp_path / "in", message)
     assert main(["optimize", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--shape", "x/0=3"]) == 2
