@@ -234,14 +234,23 @@ def _write_code(t: TargetCode) -> bytes:
 
 def pack(artifact: Artifact) -> bytes:
     """Artefact bytes, without constants; deterministic. Raises ArtifactError if the artifact is inconsistent."""
-    sections = sections_of(artifact)
+    return headed(*lay_out(sections_of(artifact)))
+
+
+def lay_out(sections: Sequence[tuple[bytes, int, bytes]]) -> tuple[bytes, bytes]:
+    """The section table of (tag, flags, payload)s, and the aligned payloads that follow it."""
     start = HEADER.size + ENTRY.size * len(sections)
     table, body = b"", b""
     for tag, flags, payload in sections:
         body += b"\0" * (-(start + len(body)) % ALIGN)
         table += ENTRY.pack(tag, zlib.crc32(payload), start + len(body), len(payload), flags, 0)
         body += payload
-    return header(table, start + len(body), hashlib.sha256(table + body).digest()) + table + body
+    return table, body
+
+
+def headed(table: bytes, body: bytes) -> bytes:
+    """A section table and the payloads, with the header that belongs before them."""
+    return header(table, HEADER.size + len(table) + len(body), hashlib.sha256(table + body).digest()) + table + body
 
 
 def header(table: bytes, total: int, digest: bytes) -> bytes:

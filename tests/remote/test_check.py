@@ -20,7 +20,7 @@ from disc_tf.remote.check import CheckError, ResultLimits, check_result
 from disc_tf.remote.image import ENTRY_POINT, ImageError, check_image
 from disc_tf.remote.messages import message_class, new
 from disc_tf.remote.wire import WireError, check_elements
-from disc_tf.runtime.artifact import Artifact, ArtifactError, pack, sections_of, unpack
+from disc_tf.runtime.artifact import HEADER, Artifact, ArtifactError, headed, lay_out, pack, sections_of, unpack
 
 NOTE_AT = 64 + 56 * 6
 
@@ -181,19 +181,8 @@ def with_result(data: bytes, change: Callable[[Any], object]) -> bytes:
 
 def with_section(data: bytes) -> bytes:
     """An artefact with a section more, that readers skip."""
-    import zlib
-
-    from disc_tf.runtime.artifact import ALIGN, ENTRY, HEADER
-    from disc_tf.runtime.artifact import header as artifact_header
-
     sections = [*sections_of(unpack(parsed(data).clusters[0].executable)), (b"XTRA", 0, b"hidden")]
-    start = HEADER.size + ENTRY.size * len(sections)
-    table, body = b"", b""
-    for tag, flags, payload in sections:
-        body += b"\0" * (-(start + len(body)) % ALIGN)
-        table += ENTRY.pack(tag, zlib.crc32(payload), start + len(body), len(payload), flags, 0)
-        body += payload
-    return with_cluster(data, executable=artifact_header(table, start + len(body), hashlib.sha256(table + body).digest()) + table + body)
+    return with_cluster(data, executable=headed(*lay_out(sections)))
 
 
 HOSTILE_RESULTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -302,11 +291,6 @@ def test_damage_behind_right_checksums(compiled: bytes, seed: int, where: str, c
 
 
 def damaged(artifact: Artifact, where: str, rng: random.Random, count: int) -> bytes:
-    import zlib
-
-    from disc_tf.runtime.artifact import ALIGN, ENTRY, HEADER
-    from disc_tf.runtime.artifact import header as artifact_header
-
     sections = []
     for tag, flags, payload in sections_of(artifact):
         changed = bytearray(payload)
@@ -314,19 +298,14 @@ def damaged(artifact: Artifact, where: str, rng: random.Random, count: int) -> b
             for _ in range(count):
                 changed[rng.randrange(min(len(changed), 600))] = rng.choice((0, 1, 255, rng.randrange(256)))
         sections.append((tag, flags, bytes(changed)))
-    start = HEADER.size + ENTRY.size * len(sections)
-    table, body = b"", b""
-    for tag, flags, payload in sections:
-        body += b"\0" * (-(start + len(body)) % ALIGN)
-        table += ENTRY.pack(tag, zlib.crc32(payload), start + len(body), len(payload), flags, 0)
-        body += payload
+    table, body = lay_out(sections)
     changed = bytearray(table)
     if where == "table":
         changed[rng.randrange(len(changed))] = rng.randrange(256)
-    head = bytearray(artifact_header(bytes(changed), start + len(body), hashlib.sha256(bytes(changed) + body).digest()))
+    whole = bytearray(headed(bytes(changed), body))
     if where == "header":
-        head[rng.randrange(len(head))] = rng.randrange(256)
-    return bytes(head) + bytes(changed) + body
+        whole[rng.randrange(HEADER.size)] = rng.randrange(256)
+    return bytes(whole)
 
 
 # ---- the wire ----
