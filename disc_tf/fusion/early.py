@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from disc_tf.fusion.cluster_graph import ClusterGraph
@@ -33,11 +33,16 @@ def ranks(
                 mask |= needs[place[p]]
         needs.append(mask)
     effort = [work(c) for c in order]
-    of = {c: sum(e for i, e in enumerate(effort) if needs[place[c]] >> i & 1) for c in made}
+    of = {c: sum(effort[i] for i in _members(needs[place[c]])) for c in made}
     limit = _EARLY * sum(effort)
     found: dict[int, int] = {}
+    placed = 0
     for rank, c in enumerate(sorted((c for c in made if of[c] < limit), key=lambda c: (of[c], place[c]))):
-        for i in range(len(order)):
-            if needs[place[c]] >> i & 1:
-                found.setdefault(order[i], rank)
+        found.update((order[i], rank) for i in _members(needs[place[c]] & ~placed))
+        placed |= needs[place[c]]
     return found
+
+
+def _members(mask: int) -> Iterator[int]:
+    """The bits that are set, ascending. By its digits: shifting out each bit would copy a long mask as often as it has bits."""
+    return (i for i, digit in enumerate(reversed(format(mask, "b"))) if digit == "1")
