@@ -36,56 +36,49 @@ def _serialize(message: Any) -> bytes:
     return message.SerializeToString()
 
 
+@contextlib.contextmanager
+def _answering(request: Any, context: grpc.ServicerContext, api: str, metrics: Metrics) -> Iterator[tuple[float, float | None]]:
+    """A call from start to end: counted and measured, what is raised aborts it. Gives its start and its deadline (`time.monotonic`)."""
+    start = time.monotonic()
+    left = context.time_remaining()
+    status = "CANCELLED"  # unless it ends otherwise: a stream is closed where it is when its client is gone
+    try:
+        with metrics.running.track_inprogress():
+            if left is not None and left <= 0:
+                raise ServingError("DEADLINE_EXCEEDED", "the deadline passed while the request waited for a thread")
+            yield start, None if left is None else start + left
+        status = "OK"
+    except Exception as e:
+        error = from_exception(e)
+        status = error.code
+        if status == "INTERNAL":
+            log.exception("%s failed", api)
+        context.abort(_STATUS[CODES[status]], error.message)
+    finally:
+        metrics.finish(model_of(request), api, "gRPC", status, time.monotonic() - start)
+
+
 def _method(handler: Callable[..., Any], api: str, metrics: Metrics) -> Callable[[Any, grpc.ServicerContext], Any]:
     def call(request: Any, context: grpc.ServicerContext) -> Any:
-        start = time.monotonic()
-        left = context.time_remaining()
-        status = "OK"
-        try:
-            with metrics.running.track_inprogress():
-                if left is not None and left <= 0:
-                    raise ServingError("DEADLINE_EXCEEDED", "the deadline passed while the request waited for a thread")
-                return handler(request, None if left is None else start + left)
-        except Exception as e:
-            error = from_exception(e)
-            status = error.code
-            if status == "INTERNAL":
-                log.exception("%s failed", api)
-            context.abort(_STATUS[CODES[status]], error.message)
-        finally:
-            metrics.finish(model_of(request), api, "gRPC", status, time.monotonic() - start)
+        with _answering(request, context, api, metrics) as (_, deadline):
+            return handler(request, deadline)
 
     return call
 
 
 def _stream(handler: Callable[..., Any], api: str, metrics: Metrics) -> Callable[[Any, grpc.ServicerContext], Any]:
     def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        start = time.monotonic()
-        left = context.time_remaining()
-        status = "CANCELLED"  # unless it ends otherwise
         cancellation = Cancellation()
-        if not context.add_callback(cancellation.set):
-            cancellation.set()
-        try:
-            with metrics.running.track_inprogress():
-                if left is not None and left <= 0:
-                    raise ServingError("DEADLINE_EXCEEDED", "the deadline passed while the request waited for a thread")
-                with contextlib.closing(handler(request, None if left is None else start + left, cancellation)) as responses:
-                    first = True
-                    for response in responses:
-                        if first:
-                            metrics.first_output(model_of(request), time.monotonic() - start)
-                        first = False
-                        yield response
-            status = "OK"
-        except Exception as e:
-            error = from_exception(e)
-            status = error.code
-            if status == "INTERNAL":
-                log.exception("%s failed", api)
-            context.abort(_STATUS[CODES[status]], error.message)
-        finally:
-            metrics.finish(model_of(request), api, "gRPC", status, time.monotonic() - start)
+        with _answering(request, context, api, metrics) as (start, deadline):
+            if not context.add_callback(cancellation.set):
+                cancellation.set()
+            with contextlib.closing(handler(request, deadline, cancellation)) as responses:
+                first = True
+                for response in responses:
+                    if first:
+                        metrics.first_output(model_of(request), time.monotonic() - start)
+                    first = False
+                    yield response
 
     return call
 
@@ -138,26 +131,21 @@ class GrpcServer:
             ],
             maximum_concurrent_rpcs=max_concurrent,
         )
-        for service, methods in SERVICES.items():
-            table = {
-                method: grpc.unary_unary_rpc_method_handler(
-                    _method(getattr(handlers, attribute), method, metrics),
-                    request_deserializer=request_class(service, method).FromString,
-                    response_serializer=_serialize,
-                )
-                for method, (_, _, attribute) in methods.items()
-            }
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, table),))
-        for service, methods in STREAMS.items():
-            table = {
-                method: grpc.unary_stream_rpc_method_handler(
-                    _stream(getattr(handlers, attribute), method, metrics),
-                    request_deserializer=request_class(service, method).FromString,
-                    response_serializer=_serialize,
-                )
-                for method, (_, _, attribute) in methods.items()
-            }
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, table),))
+        kinds = (
+            (SERVICES, _method, grpc.unary_unary_rpc_method_handler),
+            (STREAMS, _stream, grpc.unary_stream_rpc_method_handler),
+        )
+        for services, answer, method_handler in kinds:
+            for service, methods in services.items():
+                table = {
+                    method: method_handler(
+                        answer(getattr(handlers, attribute), method, metrics),
+                        request_deserializer=request_class(service, method).FromString,
+                        response_serializer=_serialize,
+                    )
+                    for method, (_, _, attribute) in methods.items()
+                }
+                self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, table),))
         self._health = health.HealthServicer(experimental_non_blocking=True, experimental_thread_pool=futures.ThreadPoolExecutor(2))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         self.set_ready(False)
