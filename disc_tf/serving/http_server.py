@@ -221,7 +221,7 @@ class HttpServer:
                 model, api = streamed[0], "PredictStreamed"
                 async with asyncio.timeout(self._timeout):
                     await self._read(request, body)
-                response, error = await self._stream(request, streamed[1], bytes(body), start)
+                response, error = await self._stream(request, model, streamed[1], bytes(body), start)
                 return response
             model, api, call = self._api.route(request.method, path)
             async with asyncio.timeout(self._timeout):
@@ -255,7 +255,7 @@ class HttpServer:
             body += chunk
 
     async def _stream(
-        self, request: web.Request, lines: Lines, body: bytes, start: float
+        self, request: web.Request, model: str, lines: Lines, body: bytes, start: float
     ) -> tuple[web.StreamResponse, ServingError | None]:
         """Send lines as they come. What fails before the first one is raised; what fails later is the last line, and returned."""
         cancellation, items = Cancellation(), asyncio.Queue[str | Exception | None]()
@@ -266,9 +266,7 @@ class HttpServer:
 
             try:
                 deadline = start + self._timeout
-                if time.monotonic() >= deadline:
-                    raise ServingError("DEADLINE_EXCEEDED", "the time limit passed while the request waited for a thread")
-                with self._metrics.running.track_inprogress(), contextlib.closing(lines(body, deadline, cancellation)) as found:
+                with self._answering(deadline), contextlib.closing(lines(body, deadline, cancellation)) as found:
                     for line in found:
                         tell(line)
                 tell(None)
@@ -280,7 +278,7 @@ class HttpServer:
             item = await items.get()
             if isinstance(item, Exception):
                 raise item
-            self._metrics.first_output(request.path.split("/")[3].partition(":")[0], time.monotonic() - start)
+            self._metrics.first_output(model, time.monotonic() - start)
             response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
             await response.prepare(request)
             while isinstance(item, str):
@@ -298,10 +296,16 @@ class HttpServer:
             await worker
 
     def _call(self, call: Callable[[bytes, float | None], str], body: bytes, deadline: float) -> str:
+        with self._answering(deadline):
+            return call(body, deadline)
+
+    @contextlib.contextmanager
+    def _answering(self, deadline: float) -> Iterator[None]:
+        """A request that has got its thread: counted as running, unless that took until its deadline."""
         if time.monotonic() >= deadline:
             raise ServingError("DEADLINE_EXCEEDED", "the time limit passed while the request waited for a thread")
         with self._metrics.running.track_inprogress():
-            return call(body, deadline)
+            yield
 
     @staticmethod
     def _failure(error: ServingError) -> web.Response:
