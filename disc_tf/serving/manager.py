@@ -242,7 +242,7 @@ class ModelManager:
         wanted = model.settings.policy.select(complete)
         for version in reversed(wanted):  # the newest first: it is what most requests ask for
             self._try_load(model, version, complete[version])
-        loaded = [v for v in wanted if v in model.available and model.available[v].origin == complete[v]]
+        loaded = [v for v in wanted if _is_loaded(model, v, complete[v])]
         # What answers stays until something else does: an emptied directory or a broken newest version takes nothing away.
         if loaded:
             keep = set(loaded)
@@ -267,16 +267,15 @@ class ModelManager:
         return complete
 
     def _is_there(self, model: _Model, version: int, where: Any, eager: bool) -> bool:
-        loaded = model.available.get(version)
-        if loaded is not None and loaded.origin == where:
+        if _is_loaded(model, version, where):
             return True
         files, changed = model.source.files(where)
         return files is not None if eager else self._settled.observe(where, files, changed)
 
     def _try_load(self, model: _Model, version: int, where: Any) -> None:
-        loaded = model.available.get(version)
-        if loaded is not None and loaded.origin == where:
+        if _is_loaded(model, version, where):
             return
+        loaded = model.available.get(version)
         state = model.states.setdefault(version, VersionState("START"))
         try:
             files = model.source.files(where)[0]
@@ -371,6 +370,12 @@ class ModelManager:
         for thread in self._draining:
             thread.join(max(0.0, end - time.monotonic()))
         return not any(thread.is_alive() for thread in self._draining)
+
+
+def _is_loaded(model: _Model, version: int, where: Any) -> bool:
+    """Whether the version that answers is the one that is there."""
+    loaded = model.available.get(version)
+    return loaded is not None and loaded.origin == where
 
 
 def _may_have(source: Source, version: int) -> bool:
