@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from disc_tf.runtime.artifact import ArtifactError, unpack
+from disc_tf.runtime.artifact import KINDS, ArtifactError, unpack
 from disc_tf.runtime.executable import DiscError, Executable
 from disc_tf.runtime.runner import Job, Runner
 from disc_tf.serving.errors import NAMES, ServingError, from_exception
@@ -167,9 +167,8 @@ class Streamer:
 def _load(launch: Launch) -> Runner:
     """A runner whose inputs and outputs have the numbers of the op's inputs and outputs as names."""
     artifact = unpack(launch.executable)
-    kinds = ("const", "host", "device")
     # as the op has them: arguments by kind, results by where they lie
-    inputs = sorted(range(len(artifact.args)), key=lambda i: kinds.index(artifact.args[i].kind))
+    inputs = sorted(range(len(artifact.args)), key=lambda i: KINDS.index(artifact.args[i].kind))
     outputs = sorted(range(len(artifact.results)), key=lambda i: not artifact.results[i].host)
     if len(inputs) != len(launch.inputs):
         raise NotOne("the launch and its artefact have different inputs")
