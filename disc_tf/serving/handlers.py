@@ -19,7 +19,8 @@ from disc_tf.serving.errors import CODES, ServingError, invalid
 from disc_tf.serving.manager import ModelManager, label_or_version
 from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.servable import CLASSIFY, DEFAULT_SIGNATURE, REGRESS, Servable, Signature
-from disc_tf.serving.sources import below, is_remote
+from disc_tf.serving.sources import below
+from disc_tf.serving.stores import is_remote, local_path
 from disc_tf.serving.streaming import Cancellation
 from disc_tf.serving.tensors import MAX_TENSOR_BYTES, to_numpy, to_proto, type_name
 
@@ -265,7 +266,7 @@ class Handlers:
     def _allowed(self, path: str) -> bool:
         if is_remote(path):
             return any(below(path, root) for root in self._roots if isinstance(root, str))
-        real = Path(path.removeprefix("file://")).resolve()
+        real = local_path(path).resolve()
         return any(real.is_relative_to(root) for root in self._roots if isinstance(root, Path))
 
     # ---- shared ----

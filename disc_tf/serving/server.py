@@ -20,7 +20,8 @@ from disc_tf.serving.handlers import Handlers, Runner, run_directly
 from disc_tf.serving.manager import ModelManager, Watcher
 from disc_tf.serving.metrics import Metrics
 from disc_tf.serving.servable import Servable
-from disc_tf.serving.sources import DEFAULT_RETRIES, Cache, LocalSource, Retries, Source, StoreSource, is_remote
+from disc_tf.serving.sources import DEFAULT_RETRIES, Cache, LocalSource, Retries, Source, StoreSource
+from disc_tf.serving.stores import is_remote, local_path
 from disc_tf.serving.warmup import replay
 
 log = logging.getLogger("disc_tf.serving")
@@ -73,7 +74,7 @@ class ModelServer:
 
     def __init__(self, models: Sequence[ModelSettings], settings: ServerSettings) -> None:
         for m in models:
-            if not is_remote(m.base_path) and not Path(m.base_path.removeprefix("file://")).is_dir():
+            if not is_remote(m.base_path) and not local_path(m.base_path).is_dir():
                 raise ConfigError(f"model {m.name}: {m.base_path} is not a directory")
         self._models, self.settings = models, settings
         self._cache: Cache | None = None
@@ -214,7 +215,7 @@ class ModelServer:
 def _reload_roots(models: Sequence[ModelSettings], settings: ServerSettings) -> tuple[Path | str, ...]:
     """Where reload requests may load from: what was said, or the base paths themselves, but never the whole disk unasked."""
     named = settings.reload_roots or tuple(m.base_path for m in models)
-    roots = [r if is_remote(r) else Path(r.removeprefix("file://")).resolve() for r in named]
+    roots = [r if is_remote(r) else local_path(r).resolve() for r in named]
     return tuple(r for r in roots if settings.reload_roots or isinstance(r, str) or r != r.parent)
 
 

@@ -17,18 +17,13 @@ from typing import Any, Protocol, TypeVar
 from disc_tf.publish import remove_tree
 from disc_tf.scratch import claim
 from disc_tf.serving.errors import ServingError
-from disc_tf.serving.stores import ObjectStore, StoreError, open_store
-from disc_tf.serving.versions import fingerprint, version_directories
+from disc_tf.serving.stores import LocalStore, ObjectStore, StoreError, local_path
+from disc_tf.serving.versions import version_directories
 
 log = logging.getLogger("disc_tf.serving")
 T = TypeVar("T")
 
 _CACHE = "serve."
-
-
-def is_remote(base_path: str) -> bool:
-    """Whether a base path is the URL of an object store."""
-    return "://" in base_path and not base_path.startswith("file://")
 
 
 class VersionChanged(StoreError):
@@ -55,14 +50,13 @@ class LocalSource:
     """A directory of version directories."""
 
     def __init__(self, base: str) -> None:
-        self._base = Path(base.removeprefix("file://"))
+        self._store = LocalStore(local_path(base))
 
     def versions(self) -> dict[int, Path]:
-        return version_directories(self._base)
+        return version_directories(self._store.root)
 
     def files(self, where: Path) -> tuple[object | None, float | None]:
-        found = fingerprint(where)
-        return found, max(changed for _, _, changed in found) / 1e9 if found else None
+        return self._store.files(where.name) or (None, None)
 
     def fetch(self, where: Path) -> tuple[Path, Callable[[], None]]:
         return where, lambda: None
@@ -88,9 +82,7 @@ class StoreSource:
     """
 
     def __init__(self, url: str, cache: Cache, retries: Retries = DEFAULT_RETRIES) -> None:
-        store = open_store(url)
-        assert isinstance(store, ObjectStore), url
-        self._store, self._url, self._cache, self._retries = store, url.rstrip("/"), cache, retries
+        self._store, self._url, self._cache, self._retries = ObjectStore(url), url.rstrip("/"), cache, retries
         self.up, self.errors = True, 0
         self._failures, self._not_before = 0, 0.0
 
@@ -98,8 +90,7 @@ class StoreSource:
         return {v: f"{self._url}/{name}" for v, name in self._tried(self._store.versions).items()}
 
     def files(self, where: str) -> tuple[object | None, float | None]:
-        found = self._tried(lambda: self._store.files(self._name(where)))
-        return found if found is not None else (None, None)
+        return self._tried(lambda: self._store.files(self._name(where))) or (None, None)
 
     def fetch(self, where: str) -> tuple[Path, Callable[[], None]]:
         return self._tried(lambda: self._cache.fetch(self._store, self._name(where)))
@@ -212,4 +203,4 @@ def below(base_path: str, root: str) -> bool:
     return {"..", "."}.isdisjoint(base.split("/")) and (base == root or base.startswith(root + "/"))
 
 
-__all__ = ["DEFAULT_RETRIES", "Cache", "LocalSource", "Retries", "Source", "StoreSource", "VersionChanged", "below", "is_remote"]
+__all__ = ["DEFAULT_RETRIES", "Cache", "LocalSource", "Retries", "Source", "StoreSource", "VersionChanged", "below"]

@@ -332,11 +332,19 @@ class ObjectStore:
 Store = LocalStore | ObjectStore
 
 
+def is_remote(where: str) -> bool:
+    """Whether a base path is the URL of an object store."""
+    return "://" in where and not where.startswith("file://")
+
+
+def local_path(where: str) -> Path:
+    """The path of a base path that is not remote."""
+    return Path(where.removeprefix("file://"))
+
+
 def open_store(where: str) -> Store:
     """The store of a path or URL. `StoreError`."""
-    if where.startswith("file://"):
-        return LocalStore(where.removeprefix("file://"))
-    return ObjectStore(where) if "://" in where else LocalStore(where)
+    return ObjectStore(where) if is_remote(where) else LocalStore(local_path(where))
 
 
 def same_place(a: Store, b: Store) -> bool:
