@@ -75,10 +75,7 @@ class Handlers:
 
     def predict_on(self, servable: Servable, request: Any, deadline: float | None = None) -> Any:
         """`predict` on a given version (warm-up)."""
-        signature, feeds, outputs = self._checked(servable, request)
-        with self._timed(servable.name):
-            values = self._run(servable, signature, feeds, outputs, deadline)
-        return _response(servable, signature, dict(zip(outputs, values, strict=True)))
+        return self._at_once(servable, *self._checked(servable, request), deadline)
 
     def predict_streamed(
         self, request: Any, deadline: float | None = None, cancellation: Cancellation | None = None
@@ -101,15 +98,21 @@ class Handlers:
         signature, feeds, outputs = self._checked(servable, request)
         streamer = None if options.return_single_response else servable.streamers.of(signature)
         if streamer is None:
-            with self._timed(servable.name):
-                values = self._run(servable, signature, feeds, outputs, deadline)
-            yield _response(servable, signature, dict(zip(outputs, values, strict=True)))
+            yield self._at_once(servable, signature, feeds, outputs, deadline)
             return
         with self._timed(servable.name), contextlib.closing(
             streamer.start(feeds, outputs, deadline, cancellation or Cancellation())
         ) as parts:
             for found in parts:
                 yield _response(servable, signature, found)
+
+    def _at_once(
+        self, servable: Servable, signature: Signature, feeds: Mapping[str, np.ndarray], outputs: tuple[str, ...], deadline: float | None
+    ) -> Any:
+        """A PredictResponse with all outputs that are wanted."""
+        with self._timed(servable.name):
+            values = self._run(servable, signature, feeds, outputs, deadline)
+        return _response(servable, signature, dict(zip(outputs, values, strict=True)))
 
     def _checked(self, servable: Servable, request: Any) -> tuple[Signature, dict[str, np.ndarray], tuple[str, ...]]:
         """The signature of a PredictRequest, its inputs and the outputs that are wanted, by name."""
