@@ -186,16 +186,20 @@ def _remove_stale(target: Path) -> None:
             continue
         if len(name[len(prefix) : -len(_SUFFIX)].split(".")) != 2:
             continue  # of a destination whose name starts like this one
-        path = target.parent / name
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            if try_lock(handle):
-                remove_tree(path)
-        finally:
-            os.close(handle)
+        remove_left(target.parent / name)
+
+
+def remove_left(path: Path) -> None:
+    """Remove a directory that a killed process left: nothing if some process holds it locked, or if it cannot be opened."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if try_lock(handle):
+            remove_tree(path)
+    finally:
+        os.close(handle)
 
 
 def remove_tree(path: Path) -> None:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from disc_tf.publish import is_at, remove_tree, try_lock
+from disc_tf.publish import is_at, remove_left, remove_tree, try_lock
 
 _MARK = "disc_tf_scratch."
 
@@ -54,11 +54,5 @@ def _sweep(parent: Path, prefix: str) -> None:
             continue
         path = parent / name
         with contextlib.suppress(OSError):
-            if path.lstat().st_uid != os.getuid():
-                continue
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                if try_lock(handle):
-                    remove_tree(path)
-            finally:
-                os.close(handle)
+            if path.lstat().st_uid == os.getuid():
+                remove_left(path)
