@@ -16,10 +16,9 @@ from disc_tf_server.blob_index import BlobIndex, BlobLimits, not_found
 from disc_tf_server.database import Database
 from disc_tf_server.interfaces import Digest, ServiceError, Usage
 from disc_tf_server.objects import FsspecObjects, LocalObjects, Objects, failed
-from disc_tf_server.uploads import COMPRESSORS, CompleteUpload, StagedUpload, Staging
+from disc_tf_server.uploads import CHUNK, COMPRESSORS, CompleteUpload, StagedUpload, Staging
 
 T = TypeVar("T")
-CHUNK = 1 << 20
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ID = re.compile(r"[0-9A-Za-z_.-]{1,64}")
 _EMPTY = Digest.of(b"")
@@ -31,6 +30,20 @@ def check_digest(digest: Digest, field: str = "digest") -> None:
     if not _HASH.fullmatch(digest.hash) or digest.size < 0 or (digest.size == 0) != (digest.hash == _EMPTY.hash):
         message = f"{field}: a SHA-256 in 64 lower-case hexadecimal digits and the size in bytes are wanted"
         raise ServiceError("INVALID_ARGUMENT", "BAD_DIGEST", message, field=field)
+
+
+def check_compressor(compressor: str) -> str:
+    """A compressor of `COMPRESSORS`; ServiceError INVALID_ARGUMENT for a name that is not known."""
+    compressor = "" if compressor == "identity" else compressor
+    if compressor not in COMPRESSORS:
+        message = f"compressor {compressor[:32]!r} is not known: identity or zstd"
+        raise ServiceError("INVALID_ARGUMENT", "BAD_COMPRESSOR", message, field="compressor")
+    return compressor
+
+
+def _check_upload_id(upload_id: str) -> None:
+    if not _ID.fullmatch(upload_id):
+        raise ServiceError("INVALID_ARGUMENT", "BAD_UPLOAD_ID", "upload_id: a UUID is wanted", field="upload_id")
 
 
 class IndexedBlobStore:
@@ -153,12 +166,8 @@ class IndexedBlobStore:
 
     async def upload(self, principal: str, digest: Digest, upload_id: str, compressor: str = "") -> StagedUpload | CompleteUpload:
         check_digest(digest)
-        compressor = "" if compressor == "identity" else compressor
-        if compressor not in COMPRESSORS:
-            message = f"compressor {compressor[:32]!r} is not known: identity or zstd"
-            raise ServiceError("INVALID_ARGUMENT", "BAD_COMPRESSOR", message, field="compressor")
-        if not _ID.fullmatch(upload_id):
-            raise ServiceError("INVALID_ARGUMENT", "BAD_UPLOAD_ID", "upload_id: a UUID is wanted", field="upload_id")
+        compressor = check_compressor(compressor)
+        _check_upload_id(upload_id)
         if not digest.size or await self._index.touch(principal, [digest]):
             return CompleteUpload(digest)
         await self._remove(await self._index.upload(principal, upload_id, digest, compressor))
@@ -189,8 +198,7 @@ class IndexedBlobStore:
         check_digest(digest)
         if not digest.size or await self._index.touch(principal, [digest]):
             return digest.size, True
-        if not _ID.fullmatch(upload_id):
-            raise ServiceError("INVALID_ARGUMENT", "BAD_UPLOAD_ID", "upload_id: a UUID is wanted", field="upload_id")
+        _check_upload_id(upload_id)
         return await self.do(self.staging.size, principal, upload_id), False
 
     async def link(self, source: str, digest: Digest, principal: str) -> None:

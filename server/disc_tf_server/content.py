@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from disc_tf.remote.messages import new
-from disc_tf_server.blobs import check_digest
+from disc_tf_server.blobs import check_compressor, check_digest
 from disc_tf_server.gate import Quota
 from disc_tf_server.interfaces import BlobStore, Digest, ServiceError, Upload
-from disc_tf_server.uploads import COMPRESSORS
 
 _EMPTY_MESSAGES = 64
 
@@ -114,10 +113,7 @@ class ContentService:
     async def read(self, principal: str, request: Any) -> AsyncIterator[Any]:
         """ReadBlob. A blob that turns out to be damaged ends in DATA_LOSS; its last bytes are not sent then."""
         digest = of_message(request.digest)
-        compressor = "" if request.compressor == "identity" else request.compressor
-        if compressor not in COMPRESSORS:
-            message = f"compressor {compressor[:32]!r} is not known: identity or zstd"
-            raise ServiceError("INVALID_ARGUMENT", "BAD_COMPRESSOR", message, field="compressor")
+        compressor = check_compressor(request.compressor)
         with self._streams.hold(principal):
             parts = self._store.read(principal, digest, request.read_offset, request.read_limit)
             async for data in _compressed(parts) if compressor else parts:
