@@ -154,15 +154,21 @@ class IndexedBlobStore:
                 await self._index.pin(principal, digest, owner, seconds)
             return digest
         await self.do(self._objects.check_room, digest.size)
-        name, freed = await self._index.begin(principal, digest)
+        await self._store(principal, digest, lambda name: self._objects.put(name, data), owner=owner, seconds=seconds)
+        return digest
+
+    async def _store(
+        self, principal: str, digest: Digest, write: Callable[[str], None], *, upload: str = "", owner: str = "", seconds: float = 0
+    ) -> None:
+        """Makes a blob of what ``write`` puts into the object of a name. upload: has reserved room for it, and ends."""
+        name, freed = await self._index.begin(principal, digest, reserved=bool(upload))
         await self._remove(freed)
         try:
-            await self.do(self._objects.put, name, data)
+            await self.do(write, name)
         except BaseException:
             await self._remove(await self._index.abandon(name))
             raise
-        await self._remove(await self._index.commit(principal, digest, name, owner=owner, seconds=seconds))
-        return digest
+        await self._remove(await self._index.commit(principal, digest, name, upload, owner, seconds))
 
     async def upload(self, principal: str, digest: Digest, upload_id: str, compressor: str = "") -> StagedUpload | CompleteUpload:
         check_digest(digest)
@@ -186,13 +192,7 @@ class IndexedBlobStore:
 
     async def publish(self, principal: str, upload_id: str, digest: Digest, plain: Path) -> None:
         """Makes a file of verified content a blob."""
-        name, _ = await self._index.begin(principal, digest, reserved=True)
-        try:
-            await self.do(self._objects.put_file, name, plain)
-        except BaseException:
-            await self._remove(await self._index.abandon(name))
-            raise
-        await self._remove(await self._index.commit(principal, digest, name, upload=upload_id))
+        await self._store(principal, digest, lambda name: self._objects.put_file(name, plain), upload=upload_id)
 
     async def upload_status(self, principal: str, digest: Digest, upload_id: str) -> tuple[int, bool]:
         check_digest(digest)
