@@ -96,7 +96,9 @@ class IndexedBlobStore:
             async for part in self.read(principal, digest):
                 parts.append(part)
         except ServiceError as e:
-            raise not_found(digest) if e.code == "DATA_LOSS" else e from e
+            if e.code == "DATA_LOSS":
+                raise not_found(digest) from e
+            raise
         return b"".join(parts)
 
     async def read(self, principal: str, digest: Digest, offset: int = 0, limit: int = 0) -> AsyncIterator[bytes]:
