@@ -81,10 +81,7 @@ class BlobIndex:
 
         def work(tx: Transaction) -> str:
             tx.run("UPDATE blobs SET used = ? WHERE principal = ? AND hash = ? AND size = ?", tx.now, principal, digest.hash, digest.size)
-            found = tx.rows("SELECT object FROM blobs WHERE principal = ? AND hash = ? AND size = ?", principal, digest.hash, digest.size)
-            if not found:
-                raise not_found(digest)
-            return found[0][0]
+            return self._object(tx, principal, digest)
 
         return await self._db.run(_LOCK, work)
 
@@ -137,15 +134,13 @@ class BlobIndex:
         """Another entry for the object of ``source``'s blob."""
 
         def work(tx: Transaction) -> list[str]:
-            found = tx.rows("SELECT object FROM blobs WHERE principal = ? AND hash = ? AND size = ?", source, digest.hash, digest.size)
-            if not found:
-                raise not_found(digest)
+            object = self._object(tx, source, digest)
             add = "INSERT INTO blobs VALUES (?, ?, ?, ?, ?) ON CONFLICT (principal, hash, size) DO UPDATE SET used = excluded.used"
             if tx.rows("SELECT 1 FROM blobs WHERE principal = ? AND hash = ? AND size = ?", principal, digest.hash, digest.size):
                 freed = []
             else:
-                freed = self._make_room(tx, principal, digest.size, new_bytes=0, keep=found[0][0])
-            tx.run(add, principal, digest.hash, digest.size, found[0][0], tx.now)
+                freed = self._make_room(tx, principal, digest.size, new_bytes=0, keep=object)
+            tx.run(add, principal, digest.hash, digest.size, object, tx.now)
             return freed
 
         return await self._db.run(_LOCK, work)
@@ -154,8 +149,7 @@ class BlobIndex:
         """See `BlobStore.pin`."""
 
         def work(tx: Transaction) -> None:
-            if not tx.rows("SELECT 1 FROM blobs WHERE principal = ? AND hash = ? AND size = ?", principal, digest.hash, digest.size):
-                raise not_found(digest)
+            self._object(tx, principal, digest)
             self._pin(tx, principal, digest, owner, seconds)
 
         await self._db.run(_LOCK, work)
@@ -226,16 +220,22 @@ class BlobIndex:
             tx.run("DELETE FROM pins WHERE until < ?", tx.now)
             tx.run("DELETE FROM uploads WHERE touched < ?", tx.now - limits.upload_idle_s)
             sql = f"SELECT principal, hash, size, object FROM blobs WHERE {_EVICTABLE}"
-            old = tx.rows(sql, tx.now - limits.retention_s, tx.now)
-            for principal, hash, size, _ in old:
-                tx.run("DELETE FROM blobs WHERE principal = ? AND hash = ? AND size = ?", principal, hash, size)
-            self._free(tx, [row[3] for row in old])
+            for row in tx.rows(sql, tx.now - limits.retention_s, tx.now):
+                self._evict(tx, *row)
             tx.run("UPDATE objects SET state = 'dead' WHERE state = 'writing' AND touched < ?", tx.now - _WRITING_S)
             return [name for (name,) in tx.rows("SELECT name FROM objects WHERE state = 'dead'")]
 
         return await self._db.run(_LOCK, work)
 
     # ---- inside transactions ----
+
+    @staticmethod
+    def _object(tx: Transaction, principal: str, digest: Digest) -> str:
+        """The object of a blob. ServiceError NOT_FOUND."""
+        found = tx.rows("SELECT object FROM blobs WHERE principal = ? AND hash = ? AND size = ?", principal, digest.hash, digest.size)
+        if not found:
+            raise not_found(digest)
+        return found[0][0]
 
     @staticmethod
     def _free(tx: Transaction, names: Sequence[str]) -> list[str]:
