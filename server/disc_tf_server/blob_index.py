@@ -210,7 +210,7 @@ class BlobIndex:
                 open_ = tx.rows("SELECT count(*), coalesce(sum(size), 0) FROM uploads WHERE principal = ?", principal)[0]
             return Usage(int(held[0]), int(held[1]), int(open_[0]), int(open_[1]))
 
-        return await self._db.run(_LOCK, work)
+        return await self._db.run("", work)
 
     async def expire(self) -> list[str]:
         """Drops what is past its time, and names all dead objects, also those of processes that died."""
