@@ -49,7 +49,6 @@ class Watched:
     limits: tuple[float, float, int] | None = None
     began: float = 0.0
     base: int = 0
-    peak: int = 0
     killed: str = ""
     oom_kills: int = 0
 
@@ -135,7 +134,7 @@ class Template:
             pid = os.fork()
         except OSError as e:
             os.close(stderr)
-            self._tell({"ended": id, "why": "fork", "text": e.strerror or str(e), "cpu": 0.0, "peak": 0})
+            self._tell({"ended": id, "why": "fork", "text": e.strerror or str(e)})
             return
         if pid == 0:
             with contextlib.suppress(BaseException):  # nothing may come back into the template's loop
@@ -144,7 +143,6 @@ class Template:
         child = Watched(id, pid, os.pidfd_open(pid), stderr)
         self._children[id] = child
         self._poll.register(child.pidfd, select.POLLIN)
-        self._tell({"forked": id, "pid": pid})
 
     def _kill(self, child: Watched, why: str) -> None:
         child.killed = child.killed or why
@@ -155,7 +153,6 @@ class Template:
         if use is None or child.limits is None or child.killed:
             return
         wall, cpu, memory = child.limits
-        child.peak = max(child.peak, use.rss - child.base)
         if use.rss - child.base > memory:
             self._kill(child, "memory")
         elif use.cpu > cpu:
@@ -184,7 +181,7 @@ class Template:
                 self._poll.unregister(fd)
             os.close(fd)
         del self._children[child.id]
-        self._tell({"ended": child.id, "why": why, "text": printable(text[-4000:]), "cpu": cpu, "peak": child.peak})
+        self._tell({"ended": child.id, "why": why, "text": printable(text[-4000:])})
 
 
 # ---- the child ----
