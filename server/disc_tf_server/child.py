@@ -176,10 +176,9 @@ class Template:
         elif not why:
             why = f"exit {os.WEXITSTATUS(status)}"
         text = os.pread(child.stderr, sandbox.STDERR_BYTES, 0).decode(errors="replace")
-        for fd in (child.stderr, child.pidfd):
-            if fd == child.pidfd:
-                self._poll.unregister(fd)
-            os.close(fd)
+        self._poll.unregister(child.pidfd)
+        os.close(child.pidfd)
+        os.close(child.stderr)
         del self._children[child.id]
         self._tell({"ended": child.id, "why": why, "text": printable(text[-4000:])})
 
