@@ -25,15 +25,11 @@ _NAME = re.compile(r"[0-9A-Za-z_.:/-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-def _not_found(id: str) -> ServiceError:
-    return ServiceError("NOT_FOUND", "OPERATION_NOT_FOUND", f"there is no operation {id[:64]!r}")
-
-
 def _found(tx: Transaction, principal: str, id: str) -> Operation:
     """An operation of a principal. ServiceError NOT_FOUND."""
     found = tables.find(tx, principal, id) if _ID.fullmatch(id) else None
     if found is None:
-        raise _not_found(id)
+        raise ServiceError("NOT_FOUND", "OPERATION_NOT_FOUND", f"there is no operation {id[:64]!r}")
     return found
 
 
@@ -209,9 +205,7 @@ class SqlOperationStore:
             found = _found(tx, principal, id)
             if found.state.ended:
                 return found
-            self._end(tx, "id = ?", (id,), State.CANCELLED, Outcome(error=error), found.work_id)
-            tables.settle(tx, found.work_id)
-            tables.touch(tx, found.work_id)
+            self._end_one(tx, id, found.work_id, State.CANCELLED, Outcome(error=error))
             ended = tables.find(tx, principal, id)
             assert ended is not None
             return ended
@@ -223,6 +217,17 @@ class SqlOperationStore:
     def _end(self, tx: Transaction, where: str, values: tuple[object, ...], state: State, outcome: Outcome, work: str) -> None:
         ((last,),) = tx.rows("SELECT last_sequence FROM works WHERE id = ?", work)
         tables.end(tx, where, values, state, outcome, int(last) + 1, self.limits.retention_s)
+
+    def _end_one(self, tx: Transaction, id: str, work: str, state: State, outcome: Outcome) -> None:
+        """Ends an operation, and its work if nobody else waits for that."""
+        self._end(tx, "id = ?", (id,), state, outcome, work)
+        if not tables.settle(tx, work):
+            tables.touch(tx, work)
+
+    def _end_all(self, tx: Transaction, work: str, state: State, outcome: Outcome) -> None:
+        """Ends work and all operations that wait for it."""
+        self._end(tx, "work = ?", (work,), state, outcome, work)
+        tables.finish(tx, work)
 
     async def watch(self, principal: str, id: str, after: int, seconds: float) -> tuple[list[Event], Operation]:
         def work(tx: Transaction) -> tuple[list[Event], Operation]:
@@ -331,8 +336,7 @@ class SqlOperationStore:
         def work(tx: Transaction) -> bool:
             if not self._holds(tx, work_id, fence):
                 return False
-            self._end(tx, "work = ?", (work_id,), State.FAILED if outcome.error else State.SUCCEEDED, outcome, work_id)
-            tables.finish(tx, work_id)
+            self._end_all(tx, work_id, State.FAILED if outcome.error else State.SUCCEEDED, outcome)
             return True
 
         return await self._change(work, work_id)
@@ -354,15 +358,12 @@ class SqlOperationStore:
             changed = []
             late = tx.rows("SELECT id, work FROM operations WHERE state = ? AND deadline < ?", tables.WAITING, tx.tick)
             for id, work_id in late:
-                self._end(tx, "id = ?", (id,), State.FAILED, Outcome(error=late_error), work_id)
-                tables.settle(tx, work_id)
-                tables.touch(tx, work_id)
+                self._end_one(tx, id, work_id, State.FAILED, Outcome(error=late_error))
                 changed.append(work_id)
             back = 0
             for work_id, attempt in tx.rows("SELECT id, attempt FROM works WHERE state = 'RUNNING' AND lease_until < ?", tx.tick):
                 if attempt >= self.limits.max_attempts:
-                    self._end(tx, "work = ?", (work_id,), State.FAILED, Outcome(error=lost_error), work_id)
-                    tables.finish(tx, work_id)
+                    self._end_all(tx, work_id, State.FAILED, Outcome(error=lost_error))
                 else:
                     # the fence moves now: who was late must not end what another one may begin
                     tx.run("UPDATE works SET state = 'QUEUED', worker = '', fence = fence + 1 WHERE id = ?", work_id)
