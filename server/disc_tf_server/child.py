@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disc_tf_server import sandbox
-from disc_tf_server.frames import HEAD, PROGRESS_EVERY_S, frame, printable
+from disc_tf_server.frames import HEAD, PHASE_CHARACTERS, PROGRESS_EVERY_S, frame, printable
 
 #: seconds between looks at the children that work
 LOOK_S = 0.02
@@ -218,7 +218,7 @@ class _Progress:
         now = time.monotonic()
         if phase != self._phase or now - self._sent > PROGRESS_EVERY_S:
             self._phase, self._sent = phase, now
-            _write(self._fd, frame(b"P", json.dumps([phase[:64], float(fraction), text[:500]]).encode()))
+            _write(self._fd, frame(b"P", json.dumps([phase[:PHASE_CHARACTERS], float(fraction), text[:500]]).encode()))
 
 
 def _child(parent: int, channel: int, stderr: int, compile: Compile, roots: Sequence[str]) -> None:
