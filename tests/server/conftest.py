@@ -13,8 +13,19 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture
+def postgres(postgres_server: str) -> str:
+    """URL of an empty PostgreSQL database; skips where no server is installed."""
+    import psycopg
+
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return postgres_server
+
+
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """URL of a PostgreSQL server of this test run; skips where none is installed."""
     pytest.importorskip("psycopg")
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))

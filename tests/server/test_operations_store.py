@@ -63,14 +63,7 @@ class World:
 
 @pytest.fixture
 def world(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]:
-    url = str(tmp_path / "db")
-    if kind == "postgres":
-        import psycopg
-
-        url = request.getfixturevalue("postgres")
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA public CASCADE")
-            connection.execute("CREATE SCHEMA public")
+    url = request.getfixturevalue("postgres") if kind == "postgres" else str(tmp_path / "db")
 
     def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         async def go() -> None:
@@ -445,8 +438,6 @@ def test_a_postgres_server_that_goes_away(postgres: str) -> None:
     async def scenario() -> None:
         database = PostgresDatabase(postgres)
         with psycopg.connect(postgres, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA public CASCADE")
-            connection.execute("CREATE SCHEMA public")
             store = SqlOperationStore(database, replace(LIMITS))
             await store.prepare()
             made, _ = await store.submit(submission())

@@ -80,14 +80,7 @@ async def walk(stores: Stores, root: Path, rng: random.Random, steps: int) -> No
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_walks(kind: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    url = ""
-    if kind == "postgres":
-        import psycopg
-
-        url = request.getfixturevalue("postgres")
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA public CASCADE")
-            connection.execute("CREATE SCHEMA public")
+    url = request.getfixturevalue("postgres") if kind == "postgres" else ""
 
     async def scenario() -> None:
         stores = await open_stores(tmp_path, operations=url, blob_limits=LIMITS)
