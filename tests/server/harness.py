@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from disc_tf_server.app import Backends, Service, rename_texts
 from disc_tf_server.config import ServerConfig
 from disc_tf_server.database import SqliteDatabase
+from disc_tf_server.interfaces import ServiceError
 from disc_tf_server.tracing import Tracing
 from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
@@ -203,6 +205,13 @@ async def front(
     finally:
         await channel.close()
         await service.end(0.0)
+
+
+async def failing(what: Any) -> ServiceError:
+    """The error that a call of a store or a service ends with."""
+    with pytest.raises(ServiceError) as e:
+        await what
+    return e.value
 
 
 def run(coroutine: Any, seconds: float = 60) -> Any:

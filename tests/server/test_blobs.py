@@ -16,6 +16,7 @@ from disc_tf_server.database import SqliteDatabase
 from disc_tf_server.interfaces import Digest, ServiceError
 
 from disc_tf.remote.messages import new
+from tests.server.harness import failing
 
 KB = 1 << 10
 MB = 1 << 20
@@ -63,12 +64,6 @@ def test(scenario: Callable[[World], Coroutine[Any, Any, None]], root: Path, url
 
 
 test.__test__ = False  # type: ignore[attr-defined]
-
-
-async def failing(what: Any) -> ServiceError:
-    with pytest.raises(ServiceError) as e:
-        await what
-    return e.value
 
 
 async def stream(messages: Iterable[Any]) -> AsyncIterator[Any]:

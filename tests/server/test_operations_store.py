@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from disc_tf_server.database import Database, PostgresDatabase, SqliteDatabase, open_database
-from disc_tf_server.interfaces import Operation, Outcome, ServiceError, State, Submission
+from disc_tf_server.interfaces import Operation, Outcome, State, Submission
 from disc_tf_server.operations_store import OperationLimits, SqlOperationStore
+
+from tests.server.harness import failing
 
 LIMITS = OperationLimits(max_queue=30, max_operations=10, lease_s=30.0, max_attempts=2, max_events=5, retention_s=1000.0)
 BOTH = pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
@@ -78,12 +80,6 @@ def world(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable
         asyncio.run(go())
 
     return run
-
-
-async def failing(what: Any) -> ServiceError:
-    with pytest.raises(ServiceError) as e:
-        await what
-    return e.value
 
 
 async def done(store: SqlOperationStore, operation: Operation) -> Operation:
