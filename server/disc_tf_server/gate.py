@@ -16,10 +16,10 @@ class FairGate:
     fit). One that is heavier than the capacity goes in alone."""
 
     def __init__(self, slots: int, capacity: int, per_principal: int, share: int = 0) -> None:
-        self._slots, self._capacity, self._per_principal, self._share = slots, capacity, per_principal, share or slots
+        self._slots, self._capacity, self._share = slots, capacity, share or slots
+        self._quota = Quota(per_principal, "QUOTA_REQUESTS", "requests", "one caller at a time", retry_after=1.0)
         self._within: collections.Counter[str] = collections.Counter()
         self._lanes: collections.OrderedDict[str, collections.deque[tuple[asyncio.Future[None], int]]] = collections.OrderedDict()
-        self._held: collections.Counter[str] = collections.Counter()
         self._inside = self._weight = 0
 
     @property
@@ -35,22 +35,12 @@ class FairGate:
     @contextlib.asynccontextmanager
     async def enter(self, principal: str, weight: int = 0) -> AsyncIterator[None]:
         """Holds the gate. ServiceError RESOURCE_EXHAUSTED if the principal has too many here already."""
-        if self._held[principal] >= self._per_principal:
-            message = f"more than {self._per_principal} requests of one caller at a time"
-            raise ServiceError(
-                "RESOURCE_EXHAUSTED", "QUOTA_REQUESTS", message, metadata={"limit": str(self._per_principal)}, retry_after=1.0
-            )
-        self._held[principal] += 1
-        try:
+        with self._quota.hold(principal):
             await self._wait(principal, weight)
             try:
                 yield
             finally:
                 self._leave(principal, weight)
-        finally:
-            self._held[principal] -= 1
-            if not self._held[principal]:
-                del self._held[principal]
 
     async def _wait(self, principal: str, weight: int) -> None:
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

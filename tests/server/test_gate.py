@@ -109,7 +109,7 @@ def test_nothing_is_lost_whatever_is_cancelled_when() -> None:
                 task.cancel()
             leave.set()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert (gate.inside, gate.waiting, gate._weight, len(gate._held), len(gate._within)) == (0, 0, 0, 0, 0)
+            assert (gate.inside, gate.waiting, gate._weight, len(gate._quota._held), len(gate._within)) == (0, 0, 0, 0, 0)
 
     run(check())
 
