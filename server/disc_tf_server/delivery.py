@@ -123,28 +123,34 @@ class Delivery:
             data = private[1:]
         return await self._threads.run(_decompressed, data)
 
-    async def result(self, operation: Operation) -> Any:
-        """The OptimizeResult of an operation that succeeded. ServiceError NOT_FOUND (RESULT_EVICTED) where its content is gone."""
-        assert operation.outcome is not None
-        made = Made.unpack(operation.outcome.result)
+    async def outcome(self, operation: Operation) -> tuple[Any, bytes]:
+        """How an operation ended: (its OptimizeResult, b""), or (None, a google.rpc.Status), also where its result is not kept any more."""
+        if operation.state != State.SUCCEEDED:
+            return None, await self._error(operation)
         try:
-            data = await self._renamed_result(made, operation.private)
-            message = new("OptimizeResult", cached=made.cached)
-            if len(data) <= self._max_inline:
-                message.inline = data
-            else:
-                digest = await self._blobs.put(operation.principal, data, owner=f"operation:{operation.id}", seconds=self._keep)
-                message.blob.hash, message.blob.size_bytes = digest.hash, digest.size
-            if self._signer is not None:
-                message.signature.MergeFromString(await self._signature(made, self._signer))
+            return await self._result(operation), b""
         except ServiceError as e:
             if e.code != "NOT_FOUND":
                 raise
             gone = "the result is not kept any more: ask again with another request_id"
-            raise ServiceError("NOT_FOUND", "RESULT_EVICTED", gone) from e
+            return None, errors.status_of(ServiceError("NOT_FOUND", "RESULT_EVICTED", gone)).SerializeToString()
+
+    async def _result(self, operation: Operation) -> Any:
+        """The OptimizeResult of an operation that succeeded. ServiceError NOT_FOUND where its content is gone."""
+        assert operation.outcome is not None
+        made = Made.unpack(operation.outcome.result)
+        data = await self._renamed_result(made, operation.private)
+        message = new("OptimizeResult", cached=made.cached)
+        if len(data) <= self._max_inline:
+            message.inline = data
+        else:
+            digest = await self._blobs.put(operation.principal, data, owner=f"operation:{operation.id}", seconds=self._keep)
+            message.blob.hash, message.blob.size_bytes = digest.hash, digest.size
+        if self._signer is not None:
+            message.signature.MergeFromString(await self._signature(made, self._signer))
         return message
 
-    async def error(self, operation: Operation) -> bytes:
+    async def _error(self, operation: Operation) -> bytes:
         """The google.rpc.Status of an operation that failed, in the names of its request."""
         status = status_pb2.Status.FromString(operation.outcome.error if operation.outcome else b"")
         if not status.code:

@@ -201,17 +201,11 @@ class Operations:
 
     async def _last_event(self, operation: Operation) -> Any:
         event = _event(operation.id, max(operation.last_sequence, 1), operation.ended or time.time())
-        if operation.state == State.SUCCEEDED:
-            try:
-                event.result.CopyFrom(await self._delivery.result(operation))
-                return event
-            except ServiceError as e:
-                if e.reason != "RESULT_EVICTED":
-                    raise
-                error = errors.status_of(e).SerializeToString()
+        result, error = await self._delivery.outcome(operation)
+        if result is not None:
+            event.result.CopyFrom(result)
         else:
-            error = await self._delivery.error(operation)
-        event.error.MergeFromString(error)
+            event.error.MergeFromString(error)
         return event
 
     def connected(self, principal: str, request_id: str, cancel: bool, id: str | None = None) -> _Connected:
@@ -245,15 +239,14 @@ class Operations:
         """A google.longrunning.Operation. In lists the results are left out: an OptimizeResult without content stands there."""
         message = operations_pb2.Operation(name=f"operations/{operation.id}", done=operation.state.ended)
         _pack(message.metadata, metadata_of(operation))
-        if operation.state == State.SUCCEEDED:
-            try:
-                _pack(message.response, await self._delivery.result(operation) if with_result else new("OptimizeResult"))
-            except ServiceError as e:
-                if e.reason != "RESULT_EVICTED":
-                    raise
-                message.error.CopyFrom(errors.status_of(e))
+        if operation.state == State.SUCCEEDED and not with_result:
+            _pack(message.response, new("OptimizeResult"))
         elif operation.state.ended:
-            message.error.MergeFromString(await self._delivery.error(operation))
+            result, error = await self._delivery.outcome(operation)
+            if result is not None:
+                _pack(message.response, result)
+            else:
+                message.error.MergeFromString(error)
         return message
 
 
