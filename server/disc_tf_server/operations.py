@@ -19,6 +19,7 @@ from disc_tf_server.delivery import Delivery
 from disc_tf_server.errors import invalid
 from disc_tf_server.interfaces import Event, Operation, OperationStore, ServiceError, State
 from disc_tf_server.rpc import Call, Method
+from disc_tf_server.tasks import Background, unless
 
 SERVICE = "google.longrunning.Operations"
 log = logging.getLogger("disc_tf_server.operations")
@@ -101,7 +102,7 @@ class Operations:
     ) -> None:
         self._store, self._delivery, self.drain, self._on_cancel, self._runs_here = store, delivery, drain, on_cancel, runs_here
         self._connections = Connections()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def methods(self) -> list[Method]:
         """The table of the service."""
@@ -186,14 +187,8 @@ class Operations:
 
     async def _look(self, operation: Operation, after: int, seconds: float) -> tuple[list[Event], Operation]:
         """What the store has next; at once when this front end begins to drain."""
-        look = asyncio.ensure_future(self._store.watch(operation.principal, operation.id, after, seconds))
-        drain = asyncio.ensure_future(self.drain.beyond(self.drain.level))
-        try:
-            await asyncio.wait({look, drain}, return_when=asyncio.FIRST_COMPLETED)
-            return look.result() if look.done() else ([], operation)
-        finally:
-            drain.cancel()
-            look.cancel()
+        watch = self._store.watch(operation.principal, operation.id, after, seconds)
+        return await unless(self.drain.beyond(self.drain.level), watch) or ([], operation)
 
     def _check_draining(self, operation: Operation) -> None:
         if self.drain.level > 1 or (self.drain.level and not self._runs_here(operation.work_id)):
@@ -214,9 +209,7 @@ class Operations:
 
     def left_alone(self, principal: str, request_id: str, id: str) -> None:
         """The last connection to an operation has ended, and it wants to end with it."""
-        task = asyncio.get_running_loop().create_task(self._end(principal, request_id, id))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start(self._end(principal, request_id, id))
 
     async def _end(self, principal: str, request_id: str, id: str) -> None:
         try:
@@ -230,8 +223,7 @@ class Operations:
 
     async def close(self) -> None:
         """Waits for what was begun."""
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.close()
 
     # ---- messages
 

@@ -25,6 +25,7 @@ from disc_tf_server.metrics import Metrics
 from disc_tf_server.operations import Operations, draining, operation_id
 from disc_tf_server.results import ResultCache
 from disc_tf_server.rpc import Call, Method
+from disc_tf_server.tasks import Background
 
 SERVICE = "disc_tf.v1.Optimizer"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -58,7 +59,7 @@ class Optimizer:
         self._parts = parts
         # dry runs share the children with the compiles: few at a time, in turn for each principal
         self._inspections = FairGate(max(1, parts.compiler.size), 1, 4)
-        self._submissions: set[asyncio.Task[Any]] = set()
+        self._submissions = Background()
 
     def methods(self) -> list[Method]:
         """The table of the service."""
@@ -92,9 +93,7 @@ class Optimizer:
         async with p.operations.connected(principal, request_id, request.cancel_on_disconnect) as connected:
             prepared = await p.intake.prepare(call.principal, request.graph, request.options)
             # a caller that goes away now does not leave it half done: the operation exists or it does not
-            submitted = asyncio.get_running_loop().create_task(self._submit(principal, request, prepared, timeout))
-            self._submissions.add(submitted)
-            submitted.add_done_callback(self._submissions.discard)
+            submitted = self._submissions.start(self._submit(principal, request, prepared, timeout))
             try:
                 operation = await asyncio.shield(submitted)
             except asyncio.CancelledError:
@@ -181,8 +180,7 @@ class Optimizer:
 
     async def close(self) -> None:
         """Waits for what was begun."""
-        while self._submissions:
-            await asyncio.gather(*self._submissions, return_exceptions=True)
+        await self._submissions.close()
 
 
 def body_digest(request: Any) -> bytes:

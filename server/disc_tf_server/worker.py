@@ -21,6 +21,7 @@ from disc_tf_server.compiling import Compiler
 from disc_tf_server.delivery import Work
 from disc_tf_server.interfaces import Lease, OperationStore, Outcome, ServiceError
 from disc_tf_server.metrics import Metrics
+from disc_tf_server.tasks import unless
 from disc_tf_server.tracing import Tracing
 
 T = TypeVar("T")
@@ -113,15 +114,7 @@ class Worker:
 
     async def _or_stop(self, waited: Awaitable[object]) -> None:
         """Waits for it, or until the drain begins."""
-        task = asyncio.ensure_future(waited)
-        stop = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
-        finally:
-            task.cancel()
-            stop.cancel()
+        await unless(self._stopping.wait(), waited)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
