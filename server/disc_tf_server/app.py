@@ -55,7 +55,6 @@ class Backends:
     signer: Signer | None = None
     content: Mapping[str, list[Method]] = dataclasses.field(default_factory=dict)
     tracing: Tracing = dataclasses.field(default_factory=Tracing)
-    lease_seconds: float = 15.0
 
     async def close(self) -> None:
         """Ends the stores; what they hold stays."""
@@ -79,7 +78,7 @@ class Service:
         self.results = ResultCache(b.blobs, b.database, config.cache_bytes, config.cache_memory, self.metrics)
         self.compiler = Compiler(config, b.pool, self.results, self._light, b.check, b.rename, self.metrics)
         name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self.worker = Worker(b.store, self.compiler, name, b.lease_seconds, self.metrics, b.tracing)
+        self.worker = Worker(b.store, self.compiler, name, config.lease, self.metrics, b.tracing)
         delivery = Delivery(self.results, b.blobs, self._light, b.rename, b.identify, b.signer, min(config.max_inline_bytes, MAX_RESULT))
         self.operations = Operations(b.store, delivery, self.drain, self.worker.nudge, self.worker.runs_here)
         intake = Intake(config, b.blobs, b.canonicalize, b.fingerprint, self._reading)

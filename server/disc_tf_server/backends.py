@@ -101,5 +101,4 @@ async def open_backends(config: ServerConfig) -> Backends:
         fingerprint=await asyncio.to_thread(fingerprint),
         content={CONTENT: content_methods(content)},
         tracing=traces,
-        lease_seconds=config.lease,
     )

@@ -179,9 +179,9 @@ async def front(
     **settings: Any,
 ) -> AsyncIterator[Front]:
     """A front end with stand-ins for what is not given."""
-    config = ServerConfig(**{"address": ("127.0.0.1:0",), "data_dir": str(tmp_path), **settings})
     store, blobs, pool = store or MemoryStore(), blobs or MemoryBlobs(), pool or StandInPool()
     lease = getattr(store, "lease_seconds", 15.0)
+    config = ServerConfig(**{"address": ("127.0.0.1:0",), "data_dir": str(tmp_path), "lease": lease, **settings})
     backends = Backends(
         SqliteDatabase(tmp_path / "index.sqlite"),
         store,
@@ -195,7 +195,6 @@ async def front(
         signer=signer,
         tracing=tracing or Tracing(),
         content=content or {},
-        lease_seconds=lease,
     )
     service = Service(config, backends)
     await service.start()
