@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -51,6 +50,7 @@ class Threads:
     """A few threads for work that would hold up the event loop."""
 
     def __init__(self, workers: int) -> None:
+        self.workers = workers
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="disc-tf-work")
 
     async def run(self, f: Callable[..., T], *args: Any) -> T:
@@ -66,8 +66,7 @@ class Intake:
 
     def __init__(self, config: ServerConfig, blobs: BlobStore, canonicalize: Canonicalize, fingerprint: bytes, threads: Threads) -> None:
         self._config, self._blobs, self._canonicalize, self._fingerprint, self._threads = config, blobs, canonicalize, fingerprint, threads
-        slots = max(2, len(os.sched_getaffinity(0)))
-        self._gate = FairGate(slots, config.graph_memory, config.max_calls, share=slots - 1)
+        self._gate = FairGate(threads.workers, config.graph_memory, config.max_calls, share=threads.workers - 1)
         self._memo: Lru[bytes, Prepared] = Lru(_MEMO_BYTES)
 
     async def prepare(self, principal: Principal, graph: Any, options: Any) -> Prepared:
