@@ -83,7 +83,7 @@ async def open_backends(config: ServerConfig) -> Backends:
     )
     try:
         stores = await open_stores(
-            config.path("."), operations=config.operations, blobs=config.blobs, blob_limits=blob_limits, operation_limits=operation_limits
+            config.directory(), operations=config.operations, blobs=config.blobs, blob_limits=blob_limits, operation_limits=operation_limits
         )
     except ValueError as e:
         raise ConfigError(str(e)) from e

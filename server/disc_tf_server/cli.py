@@ -42,11 +42,9 @@ def _failed(message: str, code: int) -> int:
 
 
 def _serve(config: ServerConfig) -> int:
-    try:
-        from disc_tf_server import logs
-        from disc_tf_server.interfaces import ChildFailed, ServiceError
-    except ImportError as e:
-        return _failed(f"the server needs {e.name}: pip install 'disc-tf[server]'", BAD_INPUT)
+    from disc_tf_server import logs
+    from disc_tf_server.interfaces import ChildFailed, ServiceError
+
     logs.configure(config.log_format, config.log_level)
     try:
         asyncio.run(_run(config))

@@ -15,7 +15,7 @@ from disc_tf.frontend.tfproto import serialized
 from disc_tf.remote.messages import message_class, new
 from disc_tf_server import errors, logs
 from disc_tf_server.config import ServerConfig
-from disc_tf_server.delivery import Made, Rename, Work, targets_of
+from disc_tf_server.delivery import Made, Rename, Work
 from disc_tf_server.intake import Prepared, Threads
 from disc_tf_server.interfaces import ChildFailed, ChildPool, Job, OnProgress, Reason, ServiceError
 from disc_tf_server.metrics import Metrics
@@ -68,7 +68,7 @@ class Compiler:
         if not request.options.time_budget:  # with a budget of time a result depends on the machine's load
             await self._results.add(work.space, work.key, Entry(work.request, digest))
         self._metrics.compile_seconds.observe(time.monotonic() - start)
-        return Made(work.space, digest, work.digest, tuple(targets_of(request.options)))
+        return Made(work.space, digest, work.digest, tuple(request.options.targets))
 
     async def forget(self, work: Work) -> None:
         """The work is over: its request needs not be kept for it any more."""

@@ -134,9 +134,9 @@ class ServerConfig:
     log_level: str = _setting("info", string, "what is logged", choices=("debug", "info", "warning", "error"))
     trace_endpoint: str = _setting("", string, "send OpenTelemetry traces to this OTLP/gRPC endpoint (extra `telemetry`)", "URL")
 
-    def path(self, name: str) -> Path:
-        """A file or directory below the data directory."""
-        return Path(self.data_dir or default_data_dir()) / name
+    def directory(self) -> Path:
+        """Where the stores lie."""
+        return Path(self.data_dir or default_data_dir())
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(ServerConfig)}

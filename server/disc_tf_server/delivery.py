@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.rpc import status_pb2
@@ -27,6 +27,8 @@ Identify = Callable[[bytes], bytes]
 #: names that are not kept in the operation itself
 _LARGE_NAMES = 256 << 10
 _RENAMED_BYTES = 64 << 20
+#: how long a result that became a blob of its principal is kept at least (seconds)
+_KEEP = 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +88,7 @@ class Made:
 
 
 class Delivery:
-    """Makes OptimizeResults. max_inline: bytes of a result inside a message; a larger one becomes a blob of the principal, for ``keep``
-    seconds at least."""
+    """Makes OptimizeResults. max_inline: bytes of a result inside a message; a larger one becomes a blob of the principal."""
 
     def __init__(
         self,
@@ -98,11 +99,10 @@ class Delivery:
         identify: Identify,
         signer: Signer | None,
         max_inline: int,
-        keep: float = 3600.0,
     ) -> None:
         self._results, self._blobs, self._threads = results, blobs, threads
         self._rename, self._identify, self._signer = rename, identify, signer
-        self._max_inline, self._keep = max_inline, keep
+        self._max_inline = max_inline
         self._renamed: Lru[tuple[Digest, bytes], bytes] = Lru(_RENAMED_BYTES)
         self._identities: Lru[Digest, tuple[list[bytes], str]] = Lru(4 << 20)
 
@@ -144,7 +144,7 @@ class Delivery:
         if len(data) <= self._max_inline:
             message.inline = data
         else:
-            digest = await self._blobs.put(operation.principal, data, owner=f"operation:{operation.id}", seconds=self._keep)
+            digest = await self._blobs.put(operation.principal, data, owner=f"operation:{operation.id}", seconds=_KEEP)
             message.blob.hash, message.blob.size_bytes = digest.hash, digest.size
         if self._signer is not None:
             message.signature.MergeFromString(await self._signature(made, self._signer))
@@ -194,8 +194,3 @@ def _compressed(names: Mapping[str, str]) -> bytes:
 
 def _decompressed(data: bytes) -> dict[str, str]:
     return json.loads(zlib.decompress(data))
-
-
-def targets_of(options: Any) -> Sequence[str]:
-    """The targets of CompileOptions, sorted."""
-    return tuple(sorted(options.targets))

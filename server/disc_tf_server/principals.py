@@ -27,11 +27,6 @@ class Principal:
     id: str
     space: str
 
-    @property
-    def named(self) -> bool:
-        """Whether it proved who it is."""
-        return not self.id.startswith("peer:")
-
 
 GROUP = "group"
 

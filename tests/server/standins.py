@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import itertools
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,7 +26,7 @@ from disc_tf_server.interfaces import (
     Usage,
 )
 
-from disc_tf.remote.messages import message_class, new
+from disc_tf.remote.messages import new
 
 
 @dataclasses.dataclass
@@ -347,7 +346,6 @@ class StandInPool:
         self.runs: list[Running] = []
         self.started = asyncio.Condition()
         self.running = self.most = 0
-        self.total = itertools.count()
 
     @property
     def size(self) -> int:
@@ -394,7 +392,3 @@ class Running:
     def finish(self) -> None:
         """Ends it well."""
         self.result.set_result(echo_result(self.job))
-
-
-def request_class(name: str) -> Any:
-    return message_class(name)
