@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,13 @@ async def failing(what: Any) -> ServiceError:
     with pytest.raises(ServiceError) as e:
         await what
     return e.value
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Lets the loop run until it holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 def run(coroutine: Any, seconds: float = 60) -> Any:

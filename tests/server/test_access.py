@@ -19,7 +19,7 @@ from google.longrunning import operations_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from disc_tf.remote.messages import message_class, new
-from tests.server.harness import Client, failure_of, front, graph, request, run, token_of, tokens_file
+from tests.server.harness import Client, failure_of, front, graph, request, run, token_of, tokens_file, until
 from tests.server.standins import StandInPool
 
 
@@ -427,8 +427,7 @@ def test_a_caller_is_known_before_its_request_is_read(tmp_path: Path, monkeypatc
             alice = (("authorization", f"Bearer {token_of('alice')}"),)
             held = _half_open(f, "Optimize", alice)
             reading = asyncio.ensure_future(_ended(held))
-            while f.service.metrics.running_rpcs.labels("Optimize")._value.get() < 1:
-                await asyncio.sleep(0.01)
+            await until(lambda: f.service.metrics.running_rpcs.labels("Optimize")._value.get() >= 1, 60)
             assert (await _ended(_half_open(f, "Watch", alice))).reason == "QUOTA_CALLS"
             held.cancel()
             await asyncio.gather(reading, return_exceptions=True)
@@ -446,8 +445,7 @@ def test_slow_senders_hold_up_themselves_only(tmp_path: Path) -> None:
         async with front(tmp_path, **settings) as f:  # room for 8 requests, 2 of them of one principal
             calls = [_half_open(f, "Optimize", (("authorization", f"Bearer {token_of('slow')}"),)) for _ in range(30)]
             waiting = [asyncio.ensure_future(_ended(c)) for c in calls]
-            while f.service.metrics.running_rpcs.labels("Optimize")._value.get() < 30:
-                await asyncio.sleep(0.01)
+            await until(lambda: f.service.metrics.running_rpcs.labels("Optimize")._value.get() >= 30, 60)
             assert (await f.as_("quick").result(request()))[0].compiled
             for call in calls:
                 call.cancel()
@@ -469,9 +467,7 @@ def test_a_client_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
             job = await f.pool.nth(0)
             result = message_class("CompileResult")(report_json=json.dumps({"x": "y" * (3 << 20)}).encode(), compiler_version="t")
             job.result.set_result(result.SerializeToString())
-            async with asyncio.timeout(20):
-                while f.service.metrics.running_rpcs.labels("Optimize")._value.get():
-                    await asyncio.sleep(0.02)
+            await until(lambda: not f.service.metrics.running_rpcs.labels("Optimize")._value.get(), 20)
             event = (await f.client.events("Watch", new("WatchRequest", operation=name)))[-1]
             assert len(event.result.inline) > 3 << 20
             call.cancel()

@@ -16,7 +16,7 @@ from google.longrunning import operations_pb2
 from disc_tf.frontend.tfproto import message_class as graph_message
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.remote.messages import message_class
-from tests.server.harness import request, run
+from tests.server.harness import request, run, until
 from tests.server.test_end_to_end import product, server
 
 pytestmark = pytest.mark.slow
@@ -109,9 +109,7 @@ def test_faults_of_children(tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGSTOP)
             stopped = compiling(process)
             assert (await last(call)).error.code == 4
-            async with asyncio.timeout(10):
-                while set(stopped) <= set(compiling(process)):
-                    await asyncio.sleep(0.05)
+            await until(lambda: not set(stopped) <= set(compiling(process)))
             for pid in set(stopped) & set(compiling(process)):  # the one that waited for work was stopped as well
                 os.kill(pid, signal.SIGKILL)
             # cancelled: its process ends at once
@@ -120,9 +118,7 @@ def test_faults_of_children(tmp_path: Path) -> None:
             before = set(compiling(process))
             await client.call("CancelOperation", operations_pb2.CancelOperationRequest(name=name))
             assert (await last(call)).error.code == 1
-            async with asyncio.timeout(5):
-                while before <= set(compiling(process)):
-                    await asyncio.sleep(0.02)
+            await until(lambda: not before <= set(compiling(process)), 5)
             # the template killed: a new one is started
             os.kill(next(descendants(process.pid)), signal.SIGKILL)
             call = client.stream("Optimize", request(product()), timeout=200)
@@ -130,9 +126,7 @@ def test_faults_of_children(tmp_path: Path) -> None:
             everything = list(descendants(process.pid))
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 60) == 0
-            async with asyncio.timeout(5):
-                while any(alive(pid) for pid in everything):
-                    await asyncio.sleep(0.05)
+            await until(lambda: not any(alive(pid) for pid in everything), 5)
         async with server(tmp_path / "small", "--child-memory", "64M") as (process, client):
             event = await last(client.stream("Optimize", request(long_work(300)), timeout=200))
             if event.WhichOneof("event") == "error":

@@ -18,7 +18,7 @@ import pytest
 from disc_tf_server.stores import open_stores
 
 from disc_tf.remote.messages import message_class, new
-from tests.server.harness import Client, Front, failure_of, front, graph, request, run, tokens_file
+from tests.server.harness import Client, Front, failure_of, front, graph, request, run, tokens_file, until
 from tests.server.standins import StandInPool, echo_result
 
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
@@ -189,9 +189,7 @@ def test_two_front_ends_on_one_store(tmp_path: Path) -> None:
                 done = await f.client.call("WaitOperation", operations_pb2.WaitOperationRequest(name=name))
                 assert done.error.code == 1
                 f.service.worker.nudge(next(iter(f.service.worker._runs), ""))
-                async with asyncio.timeout(10):
-                    while not job.killed:
-                        await asyncio.sleep(0.01)
+                await until(lambda: job.killed)
             await stores.database.close()
 
     run(check(), 120)

@@ -4,7 +4,6 @@ sleeping. A `Gate` lets a test hold a call of the store and look at what happens
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from disc_tf_server.interfaces import ChildFailed, Reason
 from google.longrunning import operations_pb2
 
 from disc_tf.remote.messages import message_class, new
-from tests.server.harness import Front, failure_of, front, graph, request, run
+from tests.server.harness import Front, failure_of, front, graph, request, run, until
 from tests.server.standins import MemoryStore, StandInPool
 
 
@@ -29,13 +28,6 @@ class Gate:
             await self.opened.wait()
 
         store.before[name] = before
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until it holds."""
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def first(call: Any) -> Any:
