@@ -96,6 +96,10 @@ class Generator:
         """Whether the value's elements are in a range at every size assignment."""
         return all(bool(((x >= low) & (x <= high)).all()) for x in (v.astype(np.float64) for v in self.values(ref)))
 
+    def has_nans(self, ref: Ref) -> bool:
+        """Whether the value has NaN elements at some size assignment."""
+        return any(bool(np.isnan(x.astype(np.float64)).any()) for x in self.values(ref))
+
     def has_denormals(self, ref: Ref) -> bool:
         """Whether a floating-point value has denormal elements at some size assignment."""
         return any(x.dtype.kind == "f" and bool(((x != 0) & (np.abs(x) < np.finfo(x.dtype).tiny)).any()) for x in self.values(ref))

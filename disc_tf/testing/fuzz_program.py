@@ -20,6 +20,8 @@ from disc_tf.testing.tf_case import EPSILON, tensorflow
 
 #: (step, output port)
 Ref = tuple[int, int]
+#: how often inexact operands are moved, together
+_DRAWS = 7
 #: up to this many inexact operands are moved one by one, too
 _MOVED_ALONE = 4
 Operand = Ref | list[Ref]
@@ -222,7 +224,7 @@ class Evaluation:
             out = self._sum_error(step, k, values)
         if not inexact:
             return out
-        for draw in range(5):
+        for draw in range(_DRAWS):
             moved = run_step(step, {ref: self._disturbed(k, ref, error, draw) for ref, error in given.items()}.__getitem__)
             for j, d in enumerate(_moves(values, moved)):
                 out[j] = np.maximum(out[j], 1.5 * d + _own_error(step, values[j], 1.0))
@@ -240,7 +242,10 @@ class Evaluation:
         return out
 
     def _disturbed(self, k: int, ref: Ref, error: np.ndarray, draw: int) -> Any:
-        """The operand moved by its error, in random directions and (odd draws) their opposites; the unknown becomes NaN, then anything."""
+        """The operand moved by its error, in random directions and (odd draws) their opposites; the unknown becomes NaN, then anything.
+
+        The last two draws move it to where functions have poles and steps, as far as its error reaches there: to zero, to whole numbers.
+        """
         tf = tensorflow()
         value = self.value(k, ref)
         if not error.size or error.max() == 0 or not DType.from_np(value.dtype).is_float:
@@ -250,9 +255,13 @@ class Evaluation:
         with np.errstate(all="ignore"):
             exact = value.astype(np.float64)
             moved = exact + sign * np.where(np.isfinite(error), error, 0)
+            if draw >= _DRAWS - 2:
+                pole = np.zeros_like(exact) if draw == _DRAWS - 2 else np.round(exact)
+                reached = (error > 0) & (np.abs(exact - pole) <= error)
+                moved = np.where(reached, np.copysign(pole, sign) if draw == _DRAWS - 2 else pole, moved)
             unknown = np.where(np.isnan(exact), 0.0, np.nan)
             if draw:
-                unknown = rng.choice([[np.inf], [-np.inf], [0.0, 1e3, -1e3, np.inf], [1.0]][draw - 1], value.shape)
+                unknown = rng.choice([[np.inf], [-np.inf], [0.0, 1e3, -1e3, np.inf], [1.0], [0.0], [-1.0]][draw - 1], value.shape)
             return tf.constant(np.where(np.isfinite(error), moved, unknown).astype(value.dtype))
 
     def _sum_error(self, step: Step, k: int, values: list[np.ndarray]) -> list[np.ndarray]:

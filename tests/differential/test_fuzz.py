@@ -45,6 +45,23 @@ def test_difference_is_two_sided() -> None:
     assert difference(np.int32([1]), np.int32([2]), np.zeros(1))
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_nothing_is_known_of_a_function_whose_operand_may_be_at_its_pole(exact: bool) -> None:
+    """1 / (a - b), the difference a rounding away from zero: any value may come of it. Where nothing was rounded, only the right one."""
+    a, b = np.float32([1, 3, 2]), np.float32([1 - 2**-24, 1, 2])
+    steps = [
+        Step("Placeholder", {}, {"dtype": "float32", "dims": ("b",), "data": [a]}),
+        Step("Placeholder", {}, {"dtype": "float32", "dims": ("b",), "data": [b]}),
+        Step("Identity", {"input": (0, 0)}, ulps=0 if exact else 4),
+        Step("Sub", {"x": (2, 0), "y": (1, 0)}),
+        Step("Inv", {"x": (3, 0)}, ulps=1),
+    ]
+    evaluation = evaluate(Program(steps, [{"b": 3}], [(4, 0)]))
+    assert evaluation is not None
+    (error,) = evaluation.errors[0][4]
+    assert np.isinf(error).tolist() == [not exact, False, not exact]
+
+
 def test_reduces_to_the_step_that_is_wrong(monkeypatch) -> None:
     """Were Exp wrong, the reducer would leave Exp of an input."""
     from disc_tf.testing import fuzz as module
