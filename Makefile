@@ -20,7 +20,7 @@ ZOO ?=
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-.PHONY: demo test test-all test-compat test-serving test-sanitize bench models lint env clean
+.PHONY: demo test test-all test-compat test-serving test-node test-sanitize bench models lint env clean
 
 env: $(STAMP)
 
@@ -59,6 +59,10 @@ test-serving: $(STAMP)
 	test -x $(SERVING_VENV)/bin/python || $(PYTHON) -m venv $(SERVING_VENV)
 	$(SERVING_VENV)/bin/python -m pip install --quiet -e '.[compiler,serve]' tensorflow-serving-api 'pytest>=8,<10'
 	$(SERVING_VENV)/bin/python -m pytest -q tests/serving
+
+# the service's client in JavaScript; skips where Node.js or its packages are not to be had
+test-node: $(STAMP)
+	$(BIN)/python -m pytest -q tests/remote/test_node_example.py
 
 # the runtime's own tests under AddressSanitizer + UBSan and under ThreadSanitizer
 test-sanitize: $(STAMP)
