@@ -76,7 +76,7 @@ class Service:
         self._reading, self._light = Threads(max(2, len(os.sched_getaffinity(0)))), Threads(4)
         self.drain = Drain()
         self.results = ResultCache(b.blobs, b.database, config.cache_bytes, config.cache_memory, self.metrics)
-        self.compiler = Compiler(config, b.pool, self.results, self._light, b.check, b.rename, self.metrics)
+        self.compiler = Compiler(config, b.pool, self.results, self._light, b.check, b.rename, self.metrics, b.fingerprint)
         name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self.worker = Worker(b.store, self.compiler, name, config.lease, self.metrics, b.tracing)
         delivery = Delivery(self.results, b.blobs, self._light, b.rename, b.identify, b.signer, min(config.max_inline_bytes, MAX_RESULT))
@@ -88,6 +88,7 @@ class Service:
         )  # fmt: skip
         self.optimizer = Optimizer(parts)
         self.addresses: list[str] = []
+        self.health_address = ""
         self._tasks: list[asyncio.Task[None]] = []
         self._metrics_server: Any = None
         self._server: grpc.aio.Server | None = None
@@ -110,6 +111,8 @@ class Service:
         if config.reflection:
             add_reflection(server, list(services))
         self.addresses = bind(server, config.address, self._certificates.credentials() if self._certificates else None)
+        if config.health_address:
+            self.health_address = await health.serve_alone(config.health_address)
         if config.metrics_address:
             self._metrics_server = _serve_metrics(self.metrics, config.metrics_address)
         await server.start()
@@ -134,6 +137,8 @@ class Service:
         self.drain.advance(2)
         if self._server is not None:
             await self._server.stop(2.0)
+        if self._health is not None:
+            await self._health.close()
         await self.optimizer.close()
         await self.operations.close()
         for task in self._tasks:

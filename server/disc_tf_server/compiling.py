@@ -16,7 +16,7 @@ from disc_tf.remote.messages import message_class, new
 from disc_tf_server import errors, logs
 from disc_tf_server.config import ServerConfig
 from disc_tf_server.delivery import Made, Rename, Work
-from disc_tf_server.intake import Prepared, Threads
+from disc_tf_server.intake import Prepared, Threads, result_key
 from disc_tf_server.interfaces import ChildFailed, ChildPool, Job, OnProgress, Reason, ServiceError
 from disc_tf_server.metrics import Metrics
 from disc_tf_server.results import Entry, ResultCache
@@ -35,13 +35,21 @@ KEEP = 600.0
 
 
 class Compiler:
-    """check: of what a child returned, parsed as hostile. rename: see `delivery.Rename`."""
+    """check: of what a child returned, parsed as hostile. rename: see `delivery.Rename`. fingerprint: of the compiler here."""
 
     def __init__(
-        self, config: ServerConfig, pool: ChildPool, results: ResultCache, threads: Threads, check: Check, rename: Rename, metrics: Metrics
+        self,
+        config: ServerConfig,
+        pool: ChildPool,
+        results: ResultCache,
+        threads: Threads,
+        check: Check,
+        rename: Rename,
+        metrics: Metrics,
+        fingerprint: bytes,
     ) -> None:
         self._config, self._pool, self._results, self._threads = config, pool, results, threads
-        self._check, self._rename, self._metrics = check, rename, metrics
+        self._check, self._rename, self._metrics, self._fingerprint = check, rename, metrics, fingerprint
 
     @property
     def size(self) -> int:
@@ -65,7 +73,9 @@ class Compiler:
             logs.event(log, logging.ERROR, "a child's result was refused", reason=str(e)[:500])
             raise ServiceError("INTERNAL", "RESULT_REFUSED", "what the compiler returned did not pass the checks") from e
         digest = await self._results.store(work.space, serialized(result), f"result:{work.owner}", KEEP)
-        if not request.options.time_budget:  # with a budget of time a result depends on the machine's load
+        # with a budget of time a result depends on the machine's load; while a fleet is renewed the work may be that of a front end with
+        # another compiler, under whose key nothing of this one may be kept
+        if not request.options.time_budget and work.key == result_key(work.digest, self._fingerprint):
             await self._results.add(work.space, work.key, Entry(work.request, digest))
         self._metrics.compile_seconds.observe(time.monotonic() - start)
         return Made(work.space, digest, work.digest, tuple(request.options.targets))

@@ -129,6 +129,7 @@ class ServerConfig:
     lease: float = _setting(15.0, seconds, "how long work of a server that died waits before it is begun again", "TIME", least=1)
     drain: float = _setting(30.0, seconds, "after SIGTERM, how long running compiles may go on before they are handed back", "TIME")
     metrics_address: str = _setting("", string, "serve Prometheus metrics over HTTP here (HOST:PORT); none: not at all", "A")
+    health_address: str = _setting("", string, "serve health checks alone here, without TLS (HOST:PORT or unix:PATH): for probes", "A")
     reflection: bool = _setting(False, boolean, "serve gRPC reflection (for grpcurl)")
     log_format: str = _setting("text", string, "form of the log lines", choices=("text", "json"))
     log_level: str = _setting("info", string, "what is logged", choices=("debug", "info", "warning", "error"))
@@ -283,7 +284,7 @@ def check(config: ServerConfig) -> None:
     """What one setting alone does not show. `ConfigError`."""
     if not config.address:
         raise ConfigError("address: at least one is wanted")
-    for address in (*config.address, *filter(None, [config.metrics_address])):
+    for address in (*config.address, *filter(None, [config.metrics_address, config.health_address])):
         if address.startswith("unix:") and address != config.metrics_address:
             continue
         try:

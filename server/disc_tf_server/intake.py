@@ -143,8 +143,13 @@ class Intake:
         request.graph.outputs.extend(canonical.outputs)
         request.graph.feeds.extend(canonical.feeds)
         request.options.CopyFrom(canonical.options)
-        key = hashlib.sha256(b"disc_tf result 1" + canonical.digest + self._fingerprint).digest()
+        key = result_key(canonical.digest, self._fingerprint)
         return Prepared(serialized(request), canonical.digest, key, dict(canonical.names), space, tuple(canonical.options.targets))
+
+
+def result_key(request: bytes, fingerprint: bytes) -> bytes:
+    """What a result is found again by: of the canonical request's digest and the compiler's."""
+    return hashlib.sha256(b"disc_tf result 1" + request + fingerprint).digest()
 
 
 def missing_blob(digest: Digest) -> ServiceError:

@@ -15,6 +15,8 @@ from disc_tf_server.principals import read_pem
 
 #: bytes of a request besides the graph in it
 _SLACK = 1 << 20
+#: health checks at a time, at the address that is for them alone
+_CHECKS = 16
 
 
 def make_server(config: ServerConfig) -> grpc.aio.Server:
@@ -115,6 +117,15 @@ class Health:
         self._servicer: Any = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         self._services = ("", *services)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        self._alone: grpc.aio.Server | None = None
+
+    async def serve_alone(self, address: str) -> str:
+        """Answers health checks there, too, and nothing else, without TLS; returns the address. OSError."""
+        self._alone = grpc.aio.server(options=[("grpc.so_reuseport", 0)], maximum_concurrent_rpcs=_CHECKS)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._alone)
+        (bound,) = bind(self._alone, [address], None)
+        await self._alone.start()
+        return bound
 
     async def set(self, serving: bool) -> None:
         """What health checks are told from now on."""
@@ -125,6 +136,11 @@ class Health:
     async def end(self) -> None:
         """NOT_SERVING for good."""
         await self._servicer.enter_graceful_shutdown()
+
+    async def close(self) -> None:
+        """Nobody is answered there any more."""
+        if self._alone is not None:
+            await self._alone.stop(0.0)
 
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:

@@ -264,6 +264,29 @@ def test_inspect(tmp_path: Path) -> None:
     run(check())
 
 
+def test_health_checks_at_an_address_of_their_own(tmp_path: Path) -> None:
+    """Without TLS, beside an address that has it, and nothing else is answered there; the probe says the same in exit codes."""
+    from disc_tf_server.probe import main
+
+    files = make_certificates(tmp_path, "localhost")
+    settings = {"tls_cert": files["localhost"][0], "tls_key": files["localhost"][1], "health_address": "127.0.0.1:0"}
+
+    async def check() -> None:
+        async with front(tmp_path, **settings) as f:
+            address = f.service.health_address
+            assert await asyncio.to_thread(main, [address]) == 0
+            assert await asyncio.to_thread(main, [address, "disc_tf.v1.Optimizer"]) == 0
+            assert await asyncio.to_thread(main, [address, "nothing"]) == 2
+            plain = Client(grpc.aio.insecure_channel(address))
+            assert (await plain.failure("GetCapabilities", new("GetCapabilitiesRequest"))).code == "UNIMPLEMENTED"
+            await plain.channel.close()
+            await f.service._health.set(False)  # type: ignore[union-attr]
+            assert await asyncio.to_thread(main, [address]) == 1
+        assert await asyncio.to_thread(main, [address]) == 2
+
+    run(check())
+
+
 def test_health_and_reflection(tmp_path: Path) -> None:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc

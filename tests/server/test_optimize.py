@@ -36,6 +36,22 @@ def test_a_result_has_the_names_of_its_own_request(tmp_path: Path) -> None:
     run(check())
 
 
+def test_what_another_compiler_made_is_not_kept(tmp_path: Path) -> None:
+    """While a fleet is renewed, one compiles what was asked of another compiler's: the caller gets it, the cache does not."""
+
+    async def check() -> None:
+        async with front(tmp_path) as f:
+            f.service.compiler._fingerprint = b"g" * 32
+            for _ in range(2):
+                result, cached = await f.client.result(request(graph("a", "y")))
+                assert sorted(result.compiled) == ["a", "x", "y"] and not cached
+            f.service.compiler._fingerprint = b"f" * 32
+            assert [(await f.client.result(request(graph("a", "y"))))[1] for _ in range(2)] == [False, True]
+            assert len(f.pool.runs) == 3
+
+    run(check())
+
+
 def test_events_are_numbered_and_end_with_the_result(tmp_path: Path) -> None:
     async def check() -> None:
         async with front(tmp_path) as f:

@@ -213,3 +213,23 @@ def test_keys_are_not_shown(keys: Keys, capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SigningError, match="No such file"):
         read_keys(keys.root / "nowhere")
     os.chmod(keys.file, 0o600)
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "us", "taken"),
+    [
+        (1000, 0o600, 1000, True), (1000, 0o640, 1000, False), (0, 0o440, 1000, True), (0, 0o640, 1000, True), (0, 0o460, 1000, False),
+        (0, 0o444, 1000, False), (0, 0o640, 0, False), (0, 0o600, 0, True),
+    ],
+)  # fmt: skip
+def test_who_may_read_a_key(keys: Keys, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int, us: int, taken: bool) -> None:
+    """A secret that Kubernetes mounts is root's and readable by a group of the container's."""
+    there = os.stat(keys.file)
+    fields = [mode, *there[1:4], owner, *there[5:10]]
+    monkeypatch.setattr("disc_tf_server.signing.os.stat", lambda _path: os.stat_result(fields))
+    monkeypatch.setattr("disc_tf_server.signing.os.geteuid", lambda: us)
+    if taken:
+        assert read_keys(keys.file)
+    else:
+        with pytest.raises(SigningError, match="chmod 600"):
+            read_keys(keys.file)
