@@ -27,9 +27,9 @@ from disc_tf.remote.canonical import Canonical
 from disc_tf.remote.check import check_result
 from disc_tf.remote.connection import METHODS, Address, Retries, method, options
 from disc_tf.remote.errors import RemoteError, from_rpc, from_status
-from disc_tf.remote.merge import compile_remotely
+from disc_tf.remote.merge import Answer, compile_remotely
 from disc_tf.remote.messages import new
-from disc_tf.remote.trust import TrustPolicy
+from disc_tf.remote.trust import TrustPolicy, signed_by
 from disc_tf.version import __version__
 
 _CHUNK = 1 << 20
@@ -118,8 +118,8 @@ class Client:
         """What `disc_tf.optimizer.Request.elsewhere` takes."""
         return compile_remotely(loaded, request, self, with_contents=self.full)
 
-    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Any:
-        """A CompileResult for a request in canonical form, checked. Dropped connections are taken up again."""
+    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Answer:
+        """The answer to a request in canonical form, checked. Dropped connections are taken up again."""
         graph = new("Graph", outputs=request.outputs, feeds=request.feeds)
         if len(request.graph) <= _INLINE:
             graph.inline = request.graph
@@ -127,7 +127,7 @@ class Client:
             graph.blob.CopyFrom(self.upload(request.graph))
         if dry_run:
             answer = self._retried(lambda: self._unary("Inspect", new("InspectRequest", graph=graph, options=request.options)))
-            return new("CompileResult", report_json=answer.report_json)
+            return Answer(new("CompileResult", report_json=answer.report_json))
         message = new("OptimizeRequest", request_id=str(uuid.uuid4()), graph=graph, options=request.options, client_version=__version__)
         message.cancel_on_disconnect = self.cancel_on_disconnect
         if self.timeout:
@@ -137,7 +137,8 @@ class Client:
         result = check_result(data)
         if self.trust is not None:
             self.trust.check(final, result, request.digest)
-        return result
+        # kept whether it was checked or not: whoever loads the code may have a policy
+        return Answer(result, signed_by(final))
 
     # ---- events -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from disc_tf.remote.messages import new
 from disc_tf.remote.result import plan_of, rename_result
 from disc_tf.remote.skeleton import Skeleton, make_skeleton
 from disc_tf.report import Report
-from disc_tf.runtime.artifact import DTYPES, Artifact, pack, unpack
+from disc_tf.runtime.artifact import DTYPES, Artifact, SignedStatement, pack, unpack
 
 _KINDS = frozenset({"const", "variable", "host", "device"})
 
@@ -31,12 +31,18 @@ class ResultError(RuntimeError):
     """What a server returned does not fit the graph that was asked about."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """A CompileResult that was checked (`disc_tf.remote.check`), in the request's names, and what the service signed of it."""
+
+    result: Any
+    signed: SignedStatement | None = None
+
+
 class Transport(Protocol):
     """Gets a request in canonical form compiled."""
 
-    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Any:
-        """A CompileResult that was checked (`disc_tf.remote.check`), in the request's names."""
-        ...
+    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Answer: ...
 
 
 @dataclasses.dataclass
@@ -65,14 +71,14 @@ def compile_remotely(loaded: Loaded, request: Request, transport: Transport, *, 
     """The clusters of a graph, compiled by ``transport``; see `disc_tf.optimizer.compile_graph`. `ResultError` for an answer that does not
     fit the graph, and what the transport raises."""
     ready = prepare(loaded, request, with_contents=with_contents)
-    result = transport.compile(ready.request, dry_run=request.dry_run, progress=request.progress)
-    return merge(loaded, result, ready.names, request.settings)
+    answer = transport.compile(ready.request, dry_run=request.dry_run, progress=request.progress)
+    return merge(loaded, answer, ready.names, request.settings)
 
 
-def merge(loaded: Loaded, result: Any, names: Mapping[str, str], settings: Options) -> CompiledGraph:
-    """A CompileResult in terms of the graph. `ResultError` if it does not fit."""
+def merge(loaded: Loaded, answer: Answer, names: Mapping[str, str], settings: Options) -> CompiledGraph:
+    """An answer in terms of the graph. `ResultError` if it does not fit."""
     try:
-        renamed = rename_result(result, lambda text: renamed_text(text, names))
+        renamed = rename_result(answer.result, lambda text: renamed_text(text, names))
         content = json.loads(renamed.report_json)
         report = Report.from_dict(content if isinstance(content, dict) else {"clusters": content})
         if {c.name for c in report.clusters if c.status == "compiled"} != {c.name for c in renamed.clusters}:
@@ -84,7 +90,7 @@ def merge(loaded: Loaded, result: Any, names: Mapping[str, str], settings: Optio
     taken = set(graph.nodes) | set(graph.signatures)
     try:
         fetched = {name for name, _ in loaded.fetches}
-        launches = [_launch(graph, entry, taken, report, fetched) for entry in renamed.clusters]
+        launches = [_launch(graph, entry, answer.signed, taken, report, fetched) for entry in renamed.clusters]
         outputs = [tensor_name(ref) for ref in loaded.fetches] + [f"^{t}" for t in loaded.targets]
         inside = [n.name for launch in launches for n in launch.cluster.nodes]
         if len(set(inside)) != len(inside):
@@ -126,7 +132,9 @@ def _without_names(hint: str) -> str:
     return f"{head}{bracket}{numbered}"
 
 
-def _launch(graph: Graph, entry: Any, taken: set[str], report: Report, fetched: set[str]) -> Launch:
+def _launch(
+    graph: Graph, entry: Any, signed: SignedStatement | None, taken: set[str], report: Report, fetched: set[str]
+) -> Launch:
     plan = plan_of(entry)
     name = fresh_name(plan.name, taken, "_v")
     for reported in report.clusters:
@@ -151,7 +159,7 @@ def _launch(graph: Graph, entry: Any, taken: set[str], report: Report, fetched: 
         if (kind == "const") != (graph[ref[0]].op == "Const"):
             raise ResultError(f"{name}: argument {tensor_name(ref)} is of kind {kind}, which it is not in the graph")
     _check_boundary(graph, launch, artifact, fetched)
-    launch.executable = pack(_filled(graph, args, artifact, name))
+    launch.executable = pack(dataclasses.replace(_filled(graph, args, artifact, name), signed=signed))
     return launch
 
 

@@ -10,6 +10,9 @@ A trust file is TOML, one table a key::
     revoked = false                       # optional; true: nothing that it signed is accepted any more
 
 Keys may overlap: a new one is put in before the service signs with it. A signature says where code comes from, not that it is safe.
+
+The runtime has a check of its own, in C++, of artefacts that are loaded (`disc_tf.runtime.set_trust`); it takes such a file only in the form above, line by
+line.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from disc_tf.remote.messages import message_class
-from disc_tf.runtime.artifact import unpack
+from disc_tf.runtime.artifact import Artifact, SignedStatement, unpack
 from disc_tf.runtime.identity import code_identity
 
 #: seconds that the clocks of two machines may differ
@@ -146,6 +149,33 @@ class TrustPolicy:
         """
         if signature is None or not signature.signature:
             raise TrustError("the result is not signed, but a trust file is given: ask for a service that signs, or leave the file out")
+        statement = self._said(signature, now)
+        if statement.request != request:
+            raise TrustError("the signature is for another request")
+        if list(statement.artifacts) != list(artifacts):
+            raise TrustError("the signature is for other code")
+        if statement.compiler_version != compiler_version:
+            raise TrustError(f"the signature is for compiler {statement.compiler_version[:64]!r}, not {compiler_version[:64]!r}")
+        if targets is not None and not targets <= set(statement.targets):
+            raise TrustError("the signature is for other instruction sets")
+
+    def check_code(self, artifact: Artifact, now: float | None = None) -> None:
+        """Raises `TrustError` unless the artefact carries a valid signature of a trusted key for its code: what the runtime checks at load.
+
+        Whose request it answers cannot be seen from it.
+        """
+        if artifact.signed is None:
+            raise TrustError("the code is not signed: have a service that signs compile it (disc-tf optimize --remote)")
+        statement = self._said(artifact.signed, now)
+        if code_identity(artifact) not in statement.artifacts:
+            raise TrustError("the signature is for other code: this code was changed after it was signed")
+        if statement.compiler_version != artifact.compiler_version:
+            raise TrustError(f"the signature is for compiler {statement.compiler_version[:64]!r}, not {artifact.compiler_version[:64]!r}")
+        if not {t.isa for t in artifact.targets} <= set(statement.targets):
+            raise TrustError("the signature is for other instruction sets")
+
+    def _said(self, signature: Any, now: float | None) -> Any:
+        """The Statement of a Signature message or a `SignedStatement`, once a trusted key has signed it and it has not expired."""
         now = self.clock() if now is None else now
         statement = _statement(signature.statement)
         key = self.keys.get(statement.key_id)
@@ -162,14 +192,28 @@ class TrustPolicy:
         # from here on the statement is the service's
         if not statement.HasField("not_after") or now > statement.not_after.ToNanoseconds() / 1e9 + CLOCK_SKEW:
             raise TrustError("the signature has expired: ask again, or look at this machine's clock")
-        if statement.request != request:
-            raise TrustError("the signature is for another request")
-        if list(statement.artifacts) != list(artifacts):
-            raise TrustError("the signature is for other code")
-        if statement.compiler_version != compiler_version:
-            raise TrustError(f"the signature is for compiler {statement.compiler_version[:64]!r}, not {compiler_version[:64]!r}")
-        if targets is not None and not targets <= set(statement.targets):
-            raise TrustError("the signature is for other instruction sets")
+        return statement
+
+
+def signed_by(final: Any) -> SignedStatement | None:
+    """What an OptimizeResult carries of a signature, as artefacts keep it, checked or not; None if there is none. `TrustError` if it is too long."""
+    if not final.HasField("signature") or not final.signature.statement or not final.signature.signature:
+        return None
+    if len(final.signature.statement) > _MAX_STATEMENT or len(final.signature.signature) > 64:
+        raise TrustError("the signature's statement is too long")
+    return SignedStatement(final.signature.statement, final.signature.signature)
+
+
+def describe_signature(signed: SignedStatement | None) -> str:
+    """Who says to have signed, and until when; nothing is checked."""
+    if signed is None:
+        return "not signed"
+    try:
+        statement = _statement(signed.statement)
+    except TrustError as e:
+        return str(e)
+    end = f" until {statement.not_after.ToJsonString()}" if statement.HasField("not_after") else ""
+    return f"signed with key {statement.key_id[:64]!r}{end}"
 
 
 def _statement(data: bytes) -> Any:

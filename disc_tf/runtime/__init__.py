@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         packs_directory,
         packs_problem,
         set_num_threads,
+        set_trust,
         share_packs,
+        trust_file,
     )
     from disc_tf.runtime.runner import Job, Runner, Tensor, load
 
@@ -32,7 +34,7 @@ _WHERE = {
     "artifact": ("Artifact", "ArtifactError", "pack", "unpack"),
     "executable": (
         *("DiscError", "Executable", "Run", "counters", "num_threads"),
-        *("packs_directory", "packs_problem", "set_num_threads", "share_packs"),
+        *("packs_directory", "packs_problem", "set_num_threads", "set_trust", "share_packs", "trust_file"),
     ),
     "runner": ("Job", "Runner", "Tensor", "load"),
 }
@@ -55,7 +57,9 @@ __all__ = [
     "packs_directory",
     "packs_problem",
     "set_num_threads",
+    "set_trust",
     "share_packs",
+    "trust_file",
     "unpack",
 ]
 

@@ -57,6 +57,8 @@ _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_share_packs": (c_int32, [c_char_p, c_int64]),
     "disc_packs_directory": (c_char_p, []),
     "disc_packs_problem": (c_char_p, []),
+    "disc_set_trust": (c_int32, [c_char_p]),
+    "disc_trust_file": (c_char_p, []),
     "disc_counter": (c_int64, [c_char_p]),
     "disc_trim": (None, []),
     "disc_profile": (None, [c_int32]),

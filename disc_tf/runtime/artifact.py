@@ -7,8 +7,8 @@ Layout (little-endian)::
     table    32 bytes a section   char[4] tag, u32 crc32 of the payload, u64 offset, u64 size, u32 flags, u32 zero
     payloads 64-byte aligned
 
-Sections: one ``META`` (signature, checks, segments, prepared entries), at most one ``KMAP`` (kernel -> nodes) and one
-``CODE`` per target; in a stand-alone file also ``CNST`` (the table of constants) and ``DATA`` (their bytes, 64-byte aligned in the
+Sections: one ``META`` (signature, checks, segments, prepared entries), at most one ``KMAP`` (kernel -> nodes), at most one ``SIGN``
+(what a service signed of it: statement and signature, read under a trust policy only) and one ``CODE`` per target; in a stand-alone file also ``CNST`` (the table of constants) and ``DATA`` (their bytes, 64-byte aligned in the
 file; `artifact_file` writes both). A reader skips tags it does not know unless flag bit 0 (required) is set; payloads with flag bit
 1 (bulk) are mapped and not summed up when loaded. Inside a payload every record is preceded by its u32 size, so that fields may be
 appended without breaking older readers.
@@ -48,7 +48,7 @@ DTYPES: dict[str, tuple[int, int, int]] = {
 }  # fmt: skip
 _DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
 KINDS = ("const", "host", "device")
-_KNOWN = (b"META", b"KMAP", b"CODE", b"CNST")
+_KNOWN = (b"META", b"KMAP", b"CODE", b"CNST", b"SIGN")
 
 T = TypeVar("T")
 
@@ -134,6 +134,14 @@ class TargetCode:
 
 
 @dataclass(frozen=True)
+class SignedStatement:
+    """What a service said of the code, and its Ed25519 signature (``Signature`` of proto/disc_tf/v1). Not checked here: `disc_tf.remote.trust`."""
+
+    statement: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
 class Artifact:
     """A compiled cluster. `kernels` maps a kernel's symbol to the original nodes it computes (debug, reports)."""
 
@@ -149,6 +157,7 @@ class Artifact:
     abi_version: int = ABI_VERSION
     #: of a stand-alone file; `pack` leaves them out
     constants: tuple[ConstantSpec, ...] = ()
+    signed: SignedStatement | None = None
 
 
 def tensor_digest(array: np.ndarray, dtype: str) -> bytes:
@@ -266,6 +275,8 @@ def sections_of(artifact: Artifact) -> list[tuple[bytes, int, bytes]]:
     if artifact.kernels:
         sections.append((b"KMAP", 0, _write_kernels(artifact.kernels)))
     sections += [(b"CODE", FLAG_REQUIRED, _write_code(t)) for t in artifact.targets]
+    if artifact.signed is not None:
+        sections.append((b"SIGN", 0, _record(_bytes(artifact.signed.statement), _bytes(artifact.signed.signature))))
     if len(sections) > MAX_SECTIONS:
         raise ArtifactError(f"{len(sections)} sections, at most {MAX_SECTIONS}")
     return sections
@@ -415,6 +426,7 @@ def unpack(data: bytes | memoryview) -> Artifact:
         args=args, results=results, segments=segments, checks=checks, prepared=prepared, kernels=kernels,
         targets=tuple(_read_code(p) for tag, p in sections if tag == b"CODE"),
         name=name, compiler_version=version, abi_version=abi, constants=_read_constants(sections),
+        signed=_read_signed(sections),
     )  # fmt: skip
     validate(artifact)
     _check_constants(artifact, len(view))
@@ -428,6 +440,16 @@ def _read_constants(sections: Sequence[tuple[bytes, memoryview]]) -> tuple[Const
             table = _Reader(payload, "CNST section")
             found += [ConstantSpec(r.u32(), r.i64(), r.i64()) for r in table.list(table.record)]
     return tuple(found)
+
+
+def _read_signed(sections: Sequence[tuple[bytes, memoryview]]) -> SignedStatement | None:
+    found = [p for tag, p in sections if tag == b"SIGN"]
+    if len(found) > 1:
+        raise ArtifactError("more than one signature")
+    if not found:
+        return None
+    r = _Reader(found[0], "SIGN section").record()
+    return SignedStatement(r.blob(), r.blob())
 
 
 # --------------------------------------------------------------------------------------------------------- checking
@@ -489,6 +511,8 @@ def validate(a: Artifact) -> None:
                 raise ArtifactError(f"prepared entry {i}: argument {j} ({a.args[j].name}) is not a const argument")
     if not a.targets:
         raise ArtifactError("there is no target code")
+    if a.signed is not None and not (a.signed.statement and a.signed.signature):
+        raise ArtifactError("its signature is empty")
     isas = [t.isa for t in a.targets]
     if len(set(isas)) != len(isas):
         raise ArtifactError(f"a target occurs twice: {', '.join(isas)}")

@@ -28,13 +28,14 @@ _NUMPY = {
     "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
 }  # fmt: skip
 _CODES = {
-    3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION", 11: "OUT_OF_RANGE",
+    3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 7: "PERMISSION_DENIED", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION", 11: "OUT_OF_RANGE",
     12: "UNIMPLEMENTED", 13: "INTERNAL", 15: "DATA_LOSS",
 }  # fmt: skip
 COUNTERS = (
     "images_loaded", "images_live", "runs", "kernels", "parallel_launches", "prepared_built", "prepared_live_bytes",
     "packs_loaded", "packs_written", "packs_refused", "packs_unwritten", "packs_mapped_bytes",
-    "arena_in_use_bytes", "arena_kept_bytes", "arena_peak_bytes", "worker_threads",
+    "signatures_accepted", "signatures_refused", "arena_in_use_bytes", "arena_kept_bytes", "arena_peak_bytes",
+    "worker_threads",
 )  # fmt: skip
 
 
@@ -250,6 +251,21 @@ def _retain_input(user, index):
 @_capi.ReleaseInput
 def _release_input(handle):
     _held.pop(handle, None)
+
+
+def set_trust(trust_file: str | os.PathLike[str] | None) -> None:
+    """From now on this process loads code only if a key of ``trust_file`` signed it (docs/service.md, signing).
+
+    "": any code is loaded; None: back to DISC_TF_TRUST. The file is read again for each load: a new key or a revocation needs no restart. Code that
+    is loaded stays. Raises DiscError if the file or libcrypto cannot be used; the policy is in force all the same, and nothing loads until it
+    can be. Loads of code that is not trusted fail with PERMISSION_DENIED.
+    """
+    _check(_capi.library().disc_set_trust(os.fsencode(trust_file) if trust_file is not None else None))
+
+
+def trust_file() -> str:
+    """The trust file in force; "" if there is none."""
+    return os.fsdecode(_capi.library().disc_trust_file())
 
 
 def _memref(array: np.ndarray) -> _capi.Memref:

@@ -19,7 +19,7 @@ from disc_tf.optimizer import Request, optimize, optimize_graph_def
 from disc_tf.options import OptionError, Options
 from disc_tf.remote.canonical import Canonical
 from disc_tf.remote.compile import compile_skeleton
-from disc_tf.remote.merge import ResultError, compile_remotely
+from disc_tf.remote.merge import Answer, ResultError, compile_remotely
 from disc_tf.remote.messages import message_class, new
 from disc_tf.runtime.artifact import pack, tensor_digest, unpack
 from disc_tf.runtime.executable import DiscError, Executable
@@ -37,11 +37,11 @@ class Here:
         self.change = change
         self.requests: list[Canonical] = []
 
-    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Any:
+    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Answer:
         self.requests.append(request)
         result = compile_skeleton(request.graph, request.outputs, request.feeds, request.options, dry_run=dry_run)
         self.change(result)
-        return result
+        return Answer(result)
 
 
 def remotely(graph_def: Any, outputs: list[str] | None, transport: Any = None, settings: Options = SETTINGS, **arguments: Any):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from disc_tf.runtime.artifact import ArgSpec, Artifact, CheckSpec, PreparedSpec, ResultSpec, SegmentSpec, TargetCode, pack, unpack
+from disc_tf.runtime.artifact import ArgSpec, Artifact, CheckSpec, PreparedSpec, ResultSpec, SegmentSpec, SignedStatement, TargetCode, pack, unpack
 from disc_tf.runtime.identity import code_identity
 
 ARTIFACT = Artifact(
@@ -34,6 +34,7 @@ def change(path: str, value: Any, of: Any = ARTIFACT) -> Any:
 FILLED_IN: dict[str, Any] = {
     "name": "mine", "args.0.name": "kernel", "args.1.name": "x:0", "args.0.digest": b"d" * 32, "results.0.name": "y",
     "checks.0.message": "argument kernel", "checks.0.node": "kernel", "kernels": {},
+    "signed": SignedStatement(b"statement", b"signature"),
 }  # fmt: skip
 SIGNED: dict[str, Any] = {
     "args.0.kind": "host", "args.0.dtype": "f16", "args.0.dims": (4, 0), "args": ARTIFACT.args[:1], "results.0.dtype": "f64",

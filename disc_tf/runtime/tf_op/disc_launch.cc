@@ -119,7 +119,10 @@ Failure load(TF_OpKernelConstruction* ctx, Kernel* kernel) {
   if (!bytes.empty()) TF_OpKernelConstruction_GetAttrString(ctx, "executable", bytes.data(), bytes.size(), s.get());
   if (!ok(s)) return attr_failure("executable", s);
   kernel->exec = ral().load(bytes.data(), bytes.size());
-  if (!kernel->exec) return {static_cast<TF_Code>(ral().last_error_code()), std::string(kOpName) + ": " + ral().last_error()};
+  if (!kernel->exec) {
+    const TF_StringView name = TF_OpKernelConstruction_GetName(ctx);
+    return {static_cast<TF_Code>(ral().last_error_code()), std::string(kOpName) + " " + std::string(name.data, name.len) + ": " + ral().last_error()};
+  }
   return {};
 }
 

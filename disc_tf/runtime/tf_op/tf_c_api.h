@@ -27,6 +27,10 @@ typedef enum TF_DataType {
   TF_QINT8 = 11, TF_QUINT8 = 12, TF_QINT32 = 13, TF_BFLOAT16 = 14, TF_QINT16 = 15, TF_QUINT16 = 16, TF_UINT16 = 17, TF_HALF = 19,
   TF_UINT32 = 22, TF_UINT64 = 23,
 } TF_DataType;
+typedef struct TF_StringView {
+  const char* data;
+  size_t len;
+} TF_StringView;
 typedef struct TF_Buffer {
   const void* data;
   size_t length;
@@ -62,6 +66,7 @@ typedef struct TF_Buffer {
     TF_Status*))                                                                                                                          \
   X(void, TF_OpKernelConstruction_GetAttrType, (TF_OpKernelConstruction*, const char* attr, TF_DataType*, TF_Status*))                    \
   X(void, TF_OpKernelConstruction_GetAttrInt64List, (TF_OpKernelConstruction*, const char* attr, int64_t* values, int max, TF_Status*))   \
+  X(TF_StringView, TF_OpKernelConstruction_GetName, (TF_OpKernelConstruction*))                                                           \
   X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                                                        \
   X(void, TF_OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                                                  \
   X(void, TF_GetInput, (TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*))                                                         \

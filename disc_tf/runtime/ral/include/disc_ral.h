@@ -104,9 +104,17 @@ DISC_EXPORT const char* disc_packs_directory(void);
 /* Why a packed constant was not shared, the latest reason since the directory was chosen; "": none. Lives until the thread asks again. */
 DISC_EXPORT const char* disc_packs_problem(void);
 
+/* From now on code is loaded only if a key of `file` signed it (docs/service.md, signing); "": any code is, null: back to DISC_TF_TRUST. The
+ * file is read again for each load. What is loaded stays. Fails if the file or libcrypto cannot be used; the policy is in force all the same, and
+ * loads fail until it can be: PERMISSION_DENIED is code that is not trusted, FAILED_PRECONDITION a policy that cannot be asked. */
+DISC_EXPORT int32_t disc_set_trust(const char* file);
+/* The file in force, "" if none. Lives until the thread asks again. */
+DISC_EXPORT const char* disc_trust_file(void);
+
 /* Counters since the start, -1 for an unknown name: images_loaded, images_live, runs, parallel_launches, kernels (calls of
  * parallel_for), prepared_built, prepared_live_bytes (without mapped ones), packs_loaded, packs_written, packs_refused (files that were there but not
- * taken), packs_unwritten, packs_mapped_bytes, arena_in_use_bytes, arena_kept_bytes, arena_peak_bytes, worker_threads. */
+ * taken), packs_unwritten, packs_mapped_bytes, signatures_accepted and signatures_refused (loads under a trust policy), arena_in_use_bytes,
+ * arena_kept_bytes, arena_peak_bytes, worker_threads. */
 DISC_EXPORT int64_t disc_counter(const char* name);
 /* Gives arena memory that is not in use back to the system. */
 DISC_EXPORT void disc_trim(void);
@@ -138,6 +146,7 @@ typedef struct {
   int32_t (*last_error_code)(void);
   const char* (*last_error)(void);
   const char* (*last_error_node)(void);
+  const char* (*trust_file)(void);
 } disc_ral_functions;
 /* Null if this library does not serve `api_version`. */
 DISC_EXPORT const disc_ral_functions* disc_ral_get(uint32_t api_version);

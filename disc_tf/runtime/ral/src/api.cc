@@ -13,6 +13,7 @@
 #include "run.h"
 #include "settings.h"
 #include "thread_pool.h"
+#include "trust.h"
 
 using disc::Status;
 
@@ -189,6 +190,24 @@ const char* disc_packs_problem(void) {
   return text.c_str();
 }
 
+int32_t disc_set_trust(const char* file) {
+  return guarded([&] {
+    std::string path;
+    Status s = file ? disc::absolute_path(file, &path) : Status();
+    disc::override_trust_file(file ? &path : nullptr);
+    path = disc::trust_file();
+    if (s.ok() && !file) s = disc::environment().error;
+    if (s.ok() && !path.empty()) s = disc::check_policy(path);
+    return disc::set_last_error(s);
+  });
+}
+
+const char* disc_trust_file(void) {
+  thread_local std::string text;
+  text = disc::trust_file();
+  return text.c_str();
+}
+
 int64_t disc_counter(const char* name) {
   struct Counter {
     const char* name;
@@ -207,6 +226,8 @@ int64_t disc_counter(const char* name) {
       {"packs_refused", [] { return disc::Packs::get().refused(); }},
       {"packs_unwritten", [] { return disc::Packs::get().unwritten(); }},
       {"packs_mapped_bytes", disc::packs_mapped_bytes},
+      {"signatures_accepted", disc::signatures_accepted},
+      {"signatures_refused", disc::signatures_refused},
       {"arena_in_use_bytes", [] { return disc::MemoryPool::get().in_use(); }},
       {"arena_kept_bytes", [] { return disc::MemoryPool::get().kept(); }},
       {"arena_peak_bytes", [] { return disc::MemoryPool::get().peak(); }},
@@ -226,6 +247,6 @@ const char* disc_last_error_node(void) { return disc::last_error().node.c_str();
 const disc_ral_functions* disc_ral_get(uint32_t api_version) {
   static const disc_ral_functions functions = {
       sizeof(disc_ral_functions), DISC_RAL_API_VERSION, disc_load, disc_close, disc_num_args, disc_num_results, disc_arg, disc_result,
-      disc_execute, disc_last_error_code, disc_last_error, disc_last_error_node};
+      disc_execute, disc_last_error_code, disc_last_error, disc_last_error_node, disc_trust_file};
   return api_version == DISC_RAL_API_VERSION ? &functions : nullptr;
 }

@@ -166,6 +166,13 @@ Status read_constants(const uint8_t* data, size_t size, const uint8_t* whole, si
   return inside ? Status() : corrupt("a constant lies outside");
 }
 
+Status read_signature(Reader section, Artifact* a) {
+  Reader r = section.record();
+  a->statement = r.text();
+  a->signature = r.text();
+  return r.failed() || a->statement.empty() || a->signature.empty() ? corrupt("the signature is cut short") : Status();
+}
+
 Status check_constants(const Artifact& a) {
   std::set<uint32_t> seen;
   for (const ConstantSpec& c : a.constants) {
@@ -285,7 +292,7 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
   std::memset(head.data() + kHeaderSize - 8, 0, 4);
   if (crc32(head.data(), head.size()) != crc) return corrupt("the header's checksum does not match");
 
-  int metas = 0;
+  int metas = 0, signatures = 0;
   for (uint32_t i = 0; i < count; ++i) {
     Reader e(data + kHeaderSize + i * kEntrySize, kEntrySize);
     const std::string tag(reinterpret_cast<const char*>(e.take(4)), 4);
@@ -293,7 +300,7 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
     const uint64_t offset = e.number<uint64_t>(), length = e.number<uint64_t>();
     const uint32_t flags = e.u32();
     if (offset < head.size() || offset > size || length > size - offset) return corrupt("section " + tag + " lies outside");
-    const bool known = tag == "META" || tag == "CODE" || tag == "CNST";
+    const bool known = tag == "META" || tag == "CODE" || tag == "CNST" || tag == "SIGN";
     if ((known || !(flags & kFlagBulk)) && crc32(data + offset, length) != section_crc) return corrupt("section " + tag + ": checksum does not match");
     if (tag == "META") {
       if (++metas > 1) return corrupt("more than one META section");
@@ -302,6 +309,9 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
       DISC_RETURN_IF_ERROR(read_code(data + offset, length, out));
     } else if (tag == "CNST") {
       DISC_RETURN_IF_ERROR(read_constants(data + offset, length, data, size, out));
+    } else if (tag == "SIGN") {
+      if (++signatures > 1) return corrupt("more than one signature");
+      DISC_RETURN_IF_ERROR(read_signature(Reader(data + offset, length), out));
     } else if (tag != "KMAP" && (flags & kFlagRequired)) {
       return Status(kUnimplemented, "artefact: section " + tag + " is required but not known to this library");
     }

@@ -64,6 +64,7 @@ struct Artifact {
   std::vector<PreparedSpec> prepared;
   std::vector<TargetCode> targets;
   std::vector<ConstantSpec> constants;
+  std::string statement, signature;  // of a service, empty if there is none; checked by trust.h, where a policy is set
 };
 
 // Bytes of one element, 0 for a code that is not a dtype.

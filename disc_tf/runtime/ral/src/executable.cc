@@ -6,6 +6,7 @@
 #include "cpu.h"
 #include "fork.h"
 #include "settings.h"
+#include "trust.h"
 
 namespace disc {
 namespace {
@@ -29,6 +30,8 @@ std::mutex& slots_mutex() {
   static auto* m = new std::mutex;
   return *m;
 }
+
+Status named(const Artifact& a, const Status& s) { return Status(s.code, (a.name.empty() ? std::string("executable") : a.name) + ": " + s.message); }
 
 Status query(const Image& image, const Artifact& a, disc_executable* code) {
   *code = disc_executable{};
@@ -62,9 +65,20 @@ Status Executable::load(const uint8_t* data, size_t size, std::shared_ptr<Execut
   artifact.constants.clear();  // they point into the caller's bytes
   size_t target = 0;
   if (Status s = choose_target(artifact.targets, target_cap(), &target); !s.ok()) return s;
-  const TargetCode code = artifact.targets[target];
+  TargetCode code = artifact.targets[target];
+  std::vector<uint8_t> image;
+  std::string proved;
+  if (const std::string policy = trust_file(); !policy.empty()) {
+    // What is checked is what is loaded, whoever writes into a mapped file meanwhile.
+    image.assign(code.image, code.image + code.image_size);
+    artifact.targets[target].image = code.image = image.data();
+    Sha256Digest checked{};
+    if (Status s = check_trust(artifact, policy, &checked); !s.ok()) return named(artifact, s);
+    proved.assign(checked.begin(), checked.end());
+  }
   const Loader way = disc::loader();
-  const std::string identity = std::string(artifact.digest.begin(), artifact.digest.end()) + code.isa + std::to_string(static_cast<int>(way));
+  // The digest in the header is the file's own word: under a policy only code that was checked is the same code.
+  const std::string identity = std::string(artifact.digest.begin(), artifact.digest.end()) + code.isa + std::to_string(static_cast<int>(way)) + proved;
 
   Registry& registry = Registry::get();
   const std::lock_guard<std::mutex> lock(registry.mutex);
@@ -79,7 +93,7 @@ Status Executable::load(const uint8_t* data, size_t size, std::shared_ptr<Execut
   }
   if (!status.ok()) {
     registry.by_identity.erase(identity);
-    return Status(status.code, (artifact.name.empty() ? std::string("executable") : artifact.name) + ": " + status.message);
+    return named(artifact, status);
   }
   fresh->isa_ = code.isa;
   fresh->identity_ = identity;

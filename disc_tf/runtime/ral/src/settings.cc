@@ -13,6 +13,7 @@ namespace disc {
 namespace {
 
 std::atomic<int> g_target{-1}, g_loader{-1};
+std::atomic<const std::string*> g_trust{nullptr};  // what it pointed to before may be in use: never freed
 
 std::string get(const char* name) {
   const char* v = std::getenv(name);
@@ -37,6 +38,7 @@ Settings* read() {
   if (s->cache_dir.empty() && !get("XDG_CACHE_HOME").empty()) s->cache_dir = get("XDG_CACHE_HOME") + "/disc_tf";
   if (s->cache_dir.empty() && !get("HOME").empty()) s->cache_dir = get("HOME") + "/.cache/disc_tf";
   if (Status st = absolute_path(get("DISC_TF_PACKS"), &s->packs); !st.ok()) s->error = Status(st.code, "DISC_TF_PACKS: " + st.message);
+  if (Status st = absolute_path(get("DISC_TF_TRUST"), &s->trust); !st.ok()) s->error = Status(st.code, "DISC_TF_TRUST: " + st.message);
   if (const std::string text = get("DISC_TF_PACKS_LIMIT_MB"); !text.empty()) {
     char* end = nullptr;
     const long long n = std::strtoll(text.c_str(), &end, 10);
@@ -91,5 +93,11 @@ Loader loader() {
   return v >= 0 ? static_cast<Loader>(v) : environment().loader;
 }
 void override_loader(int loader) { g_loader.store(loader, std::memory_order_relaxed); }
+
+std::string trust_file() {
+  const std::string* path = g_trust.load(std::memory_order_acquire);
+  return path ? *path : environment().trust;
+}
+void override_trust_file(const std::string* path) { g_trust.store(path ? new std::string(*path) : nullptr, std::memory_order_release); }
 
 }  // namespace disc

@@ -17,6 +17,7 @@ struct Settings {
   Loader loader = Loader::kAuto;  // DISC_TF_LOADER
   std::string cache_dir;          // DISC_TF_CACHE_DIR, else $XDG_CACHE_HOME/disc_tf, else ~/.cache/disc_tf; may be empty
   std::string packs;              // DISC_TF_PACKS: directory of packed constants that processes share, absolute; empty: none
+  std::string trust;              // DISC_TF_TRUST: file of the keys whose code is loaded, absolute; empty: any code is
   int64_t packs_limit = 0;        // DISC_TF_PACKS_LIMIT_MB, in bytes; 0: none
   Status error;                   // a value that was not understood; loading fails with it
 };
@@ -33,5 +34,7 @@ int target_cap();
 void override_target_cap(int cap);  // -1: none
 Loader loader();
 void override_loader(int loader);  // -1: none
+std::string trust_file();          // "": no policy
+void override_trust_file(const std::string* path);  // null: none
 
 }  // namespace disc

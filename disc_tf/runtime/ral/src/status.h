@@ -11,6 +11,7 @@ enum Code : int32_t {
   kOk = 0,
   kInvalidArgument = 3,
   kNotFound = 5,
+  kPermissionDenied = 7,
   kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kUnimplemented = 12,
