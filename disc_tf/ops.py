@@ -52,8 +52,8 @@ def share_packs(directory: str | os.PathLike[str] | None, *, limit_bytes: int = 
 def set_trust(trust_file: str | os.PathLike[str] | None) -> None:
     """From now on a DiscLaunch is made only if a key of ``trust_file`` signed its code: see `disc_tf.runtime.set_trust`.
 
-    To be called before graphs run: a kernel that TensorFlow has made already stays. The environment variable DISC_TF_TRUST does the same for
-    processes that run no Python of ours.
+    To be called before graphs run: a kernel that TensorFlow has made already stays. The environment variable DISC_TF_TRUST does the same
+    for processes that run no Python of ours.
     """
     from disc_tf.runtime import set_trust
 

@@ -42,7 +42,7 @@ def checks() -> list[tuple[str, bool, str]]:
     except Exception as e:
         out.append(("runtime library", False, f"{e}; install the package, or build it with `make env`"))
     else:
-        out += _packs()
+        out += _packs() + _trust()
     if can_compile():
         try:
             import llvmlite.binding  # noqa: F401
@@ -80,6 +80,31 @@ def _packs() -> list[tuple[str, bool, str]]:
         return [("shared packs", False, f"{e.message}; set DISC_TF_PACKS to a directory that only this user or root may write into")]
     sizes = [p.stat().st_size for p in Path(directory).glob("*.pack")]
     return [("shared packs", True, f"{directory}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB")]
+
+
+def _trust() -> list[tuple[str, bool, str]]:
+    """Of the policy that says which code is loaded, if there is one."""
+    from disc_tf.runtime import DiscError, set_trust, trust_file
+
+    if not (file := trust_file()):
+        return [("trust policy", True, "none: any code is loaded (DISC_TF_TRUST=FILE: only what a key of it signed, docs/service.md)")]
+    try:
+        set_trust(file)
+    except DiscError as e:
+        return [("trust policy", False, f"{e.message}; no code is loaded until that is put right")]
+    return [("trust policy", True, f"{file}: only code that a key of it signed is loaded{_keys(file)}")]
+
+
+def _keys(file: str) -> str:
+    try:
+        from disc_tf.remote.trust import TrustError, TrustPolicy
+    except ImportError:
+        return ""
+    try:
+        keys = TrustPolicy.from_file(file).keys.values()
+    except TrustError as e:
+        return f" (clients do not take it: {e})"
+    return "; keys: " + ", ".join(f"{k.id}{' (revoked)' if k.revoked else ''}" for k in keys)
 
 
 def run(args: argparse.Namespace) -> int:

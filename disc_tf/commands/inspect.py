@@ -12,6 +12,7 @@ from disc_tf.commands import optimize_model
 from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_graph, write_atomically
 from disc_tf.commands.optimize import add_option_flags, options_from, quiet_specs, strict_code
 from disc_tf.commands.reports import REPORT_HELP, write_report
+from disc_tf.commands.signers import Signers, add_trust_argument, launches
 from disc_tf.commands.unused import NOT_COMPILED, refuse
 
 _DRAWINGS = (".svg", ".dot", ".gv")
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draw", metavar="F", help="draw the clusters on the graph: .svg for viewers, .dot for Graphviz")
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_trust_argument(parser, loads=False)
     add_option_flags(parser)
 
 
@@ -45,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if optimized and (args.report or args.draw):
         flag = "--report" if args.report else "--draw"
         raise CommandError(f"{args.input} is optimised already: {flag} takes the original graph (disc-tf restore gives it back)", USAGE)
+    if not optimized:
+        refuse(args, ["trust_file"], "is for optimised graphs: there is no code in this one")
     if optimized and not args.explain:
         refuse(args, ["outputs"], "is for original graphs: an optimised one is described as a whole")
     outputs = list(args.outputs)
@@ -60,9 +64,7 @@ def run(args: argparse.Namespace) -> int:
             if not args.report and not args.draw:
                 return OK
         if optimized:
-            described = describe_optimized(graph)
-            print(json.dumps(described, indent=2) if args.json else _describe_text(described))
-            return OK
+            return _describe(args, graph, describe_optimized(graph))
         result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=True)
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
@@ -93,6 +95,21 @@ def _draw(path: str, report: Any) -> None:
     write_atomically(path, make(report.drawing, status).encode("utf-8", "replace"))
 
 
+def _describe(args: argparse.Namespace, graph: Any, described: dict[str, Any]) -> int:
+    """Print what an optimised graph holds, and who signed it. `CommandError` for code that a trust file does not cover."""
+    signers = Signers(args.trust_file)
+    found = {name: signers.describe(data) for name, data in launches(graph)}
+    for entry in described["clusters"]:
+        one = found[entry["node"]]
+        entry |= {"signature": one["signature"], "trusted": one["trusted"], "signature_text": signers.text(one)}
+    text = _describe_text(described)
+    for entry in described["clusters"]:
+        del entry["signature_text"]
+    print(json.dumps(described, indent=2) if args.json else text)
+    signers.require(args.input, found)
+    return OK
+
+
 def _describe_text(described: dict[str, Any]) -> str:
     lines = ["an optimised graph: it contains native code, load it only if you trust where it comes from"]
     for c in described["clusters"]:
@@ -101,6 +118,7 @@ def _describe_text(described: dict[str, Any]) -> str:
             continue
         lines.append(
             f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
-            f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}"
+            f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}; "
+            f"{c['signature_text']}"
         )
     return "\n".join(lines)

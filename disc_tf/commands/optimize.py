@@ -30,6 +30,7 @@ from disc_tf.commands.common import (
 )
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_report
+from disc_tf.commands.signers import refuse_local_code
 from disc_tf.commands.unused import FOR_MODELS, NOT_RUN, ONE_SEGMENT, refuse
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options
@@ -111,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run and not args.output:
         raise CommandError("give -o OUTPUT, or --dry-run", USAGE)
     remote.check(args)
+    if not args.dry_run and not args.no_verify:
+        refuse_local_code(args.remote or args.remote_result)
     say = Say(args.quiet)
     if args.no_verify and not args.dry_run:
         refuse(args, NOT_RUN)

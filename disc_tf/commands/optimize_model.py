@@ -23,6 +23,7 @@ from disc_tf.commands.common import (
     parse_sizes,
 )
 from disc_tf.commands.reports import write_report
+from disc_tf.commands.signers import signers_of, summary
 from disc_tf.commands.unused import FOR_GRAPHS, refuse
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, is_saved_model, read_saved_model
 from disc_tf.options import Options
@@ -142,6 +143,7 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     _check(args.input)
     if args.report:
         check_output(args.report)
+    said = _signers(args)
     if args.explain:
         _explain(args, options)
         if not args.report:
@@ -153,10 +155,19 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     if args.report:
         write_report(args.report, report, args.input)
     if not args.explain:
-        print(report.to_json() if args.json else report.to_text())
+        print(report.to_json() if args.json else "\n".join([report.to_text().rstrip(), *said]))
     if options.strict and not report.clusters_of_all:
         raise CommandError(f"{args.input}: --strict: nothing would be compiled", NOTHING_COMPILED)
     return OK
+
+
+def _signers(args: argparse.Namespace) -> list[str]:
+    """Who signed what is compiled in it already. `CommandError` for code that a trust file does not cover."""
+    if not is_saved_model(args.input):
+        return []
+    signers, found = signers_of(args.input, args.trust_file)
+    signers.require(args.input, found)
+    return summary(signers, found)
 
 
 def _explain(args: argparse.Namespace, options: Options) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from disc_tf.commands.common import BAD_INPUT, STANDALONE_SUFFIX, USAGE, CommandError, write_atomically
+from disc_tf.commands.signers import VARIABLE
 from disc_tf.commands.unused import refuse
 
 if TYPE_CHECKING:
@@ -47,7 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     timeout = "for the compilation, waiting included (0: the server's limit)"
     group.add_argument("--remote-timeout", type=float, default=0.0, metavar="SECONDS", help=timeout)
-    group.add_argument("--trust-file", metavar="FILE", default="", help="keys whose signatures are accepted; nothing else is then")
+    what = f"keys whose signatures are accepted; nothing else is then (default: {VARIABLE})"
+    group.add_argument("--trust-file", metavar="FILE", default="", help=what)
 
 
 #: without --remote
@@ -105,7 +108,7 @@ def compiling(args: argparse.Namespace, say: Callable[[str], None]) -> Iterator[
         raise CommandError(f"--remote needs more packages ({e.name}): pip install 'disc-tf[remote]'", USAGE) from e
     fields = {field: getattr(args, _dest(flag)) for flag, field, _, _ in _FLAGS}
     try:
-        trust = TrustPolicy.from_file(args.trust_file) if args.trust_file else None
+        trust = TrustPolicy.from_file(file) if (file := _trust_file(args)) else None
         address = Address(args.remote, tls=args.remote_tls, **fields)
         client = Client(address, timeout=args.remote_timeout, full=args.remote_full, trust=trust)
     except (OSError, ValueError, TrustError) as e:
@@ -118,6 +121,11 @@ def compiling(args: argparse.Namespace, say: Callable[[str], None]) -> Iterator[
         except (ResultError, TrustError, CheckError) as e:
             raise CommandError(f"{args.remote}: {e}", BAD_INPUT) from e
         say(f"{args.remote}: {client.sent} bytes sent, {client.received} received")
+
+
+def _trust_file(args: argparse.Namespace) -> str:
+    """What is loaded later under the policy of the environment need not be taken first."""
+    return args.trust_file or os.environ.get(VARIABLE, "")
 
 
 def _writer(args: argparse.Namespace, show: Elsewhere, say: Callable[[str], None]) -> Elsewhere:
@@ -145,7 +153,7 @@ def _answered(args: argparse.Namespace) -> Iterator[Elsewhere]:
     except ImportError as e:
         raise CommandError(f"--remote-result needs more packages ({e.name}): pip install 'disc-tf[remote]'", USAGE) from e
     try:
-        trust = TrustPolicy.from_file(args.trust_file) if args.trust_file else None
+        trust = TrustPolicy.from_file(file) if (file := _trust_file(args)) else None
     except TrustError as e:
         raise CommandError(str(e), USAGE) from e
     try:

@@ -27,6 +27,7 @@ from disc_tf.commands.common import (
     share_packs,
     write_atomically,
 )
+from disc_tf.commands.signers import add_trust_argument, set_trust
 from disc_tf.commands.unused import refuse
 from disc_tf.runtime.artifact import MAGIC
 
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signature", metavar="KEY", help="of a SavedModel (default: serving_default)")
     parser.add_argument("-o", "--output", metavar="FILE.npz", help="write the outputs, by their names; without it they are printed")
     add_packs_argument(parser)
+    add_trust_argument(parser, loads=True)
     parser.add_argument("--json", action="store_true", help="print name, dtype, shape and values as JSON")
 
 
@@ -53,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.output)
     given = read_inputs(args.input, args.inputs)
     share_packs(args.packs)
+    set_trust(args.trust_file)
     start = time.perf_counter()
     model = _open(args)
     loaded = time.perf_counter()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, CommandError, add_packs_argument, share_packs
+from disc_tf.commands.signers import add_trust_argument, set_trust
 from disc_tf.commands.unused import NO_BATCHES, NO_REST, refuse
 from disc_tf.commands.verify import at_least, between, positive_seconds, seconds
 
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     net.add_argument("--tls-key", metavar="F", help="its private key, PEM")
     net.add_argument("--tls-client-ca", default="", metavar="F", help="ask clients for a certificate signed by one of these")
     net.add_argument("--token-file", metavar="F", help="ask for the bearer token in this file")
+    add_trust_argument(net, loads=True)
     limits = parser.add_argument_group("limits")
     limits.add_argument(
         "--threads", type=between(1, _MOST_THREADS), default=16, help="requests that run at once, of each protocol (default: 16)"
@@ -123,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
     if args.packs_limit_mb and args.packs is None:
         raise CommandError("--packs-limit-mb goes with --packs", USAGE)
     share_packs(args.packs, args.packs_limit_mb)
+    set_trust(args.trust_file)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:

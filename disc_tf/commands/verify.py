@@ -28,6 +28,7 @@ from disc_tf.commands.common import (
 )
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, write_bench, write_csv, write_verification
+from disc_tf.commands.signers import add_trust_argument, signers_of, summary
 from disc_tf.commands.unused import POINTS
 from disc_tf.report import ShapeResult, shape_line
 from disc_tf.scratch import scratch
@@ -105,6 +106,7 @@ def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--tolerance", type=tolerance, default=None, metavar="X", help="relative tolerance (default: by dtype)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_trust_argument(parser, loads=False)
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,9 +154,17 @@ def run_verify(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace, directory: str) -> int:
     names = args.original, args.optimized
     _check_files(args)
-    if verify_model.are_models(args):
+    models = verify_model.are_models(args)
+    signers, signed = signers_of(args.optimized, args.trust_file)
+    signers.require(args.optimized, signed)
+    code = {"code": signed}
+    if not args.json:
+        for line in summary(signers, signed):
+            print(line)
+    if models:
         results, by_signature = verify_model.verify(args)
-        return _judge(args, results, {"signatures": {name: [vars(r) for r in found] for name, found in by_signature.items()}}, names)
+        data = {"signatures": {name: [vars(r) for r in found] for name, found in by_signature.items()}}
+        return _judge(args, results, data | code, names)
     specs, outputs, sizes = _plan(args, directory)
 
     def show(result: ShapeResult) -> None:
@@ -164,7 +174,7 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
     results = verify_graphs(
         args.original, args.optimized, specs, outputs, sizes, tolerance=args.tolerance, threads=args.threads, progress=show
     )
-    return _judge(args, results, {"shapes": [vars(r) for r in results]}, names)
+    return _judge(args, results, {"shapes": [vars(r) for r in results]} | code, names)
 
 
 def _judge(args: argparse.Namespace, results: Sequence[ShapeResult], data: dict[str, Any], names: tuple[str, str]) -> int:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
 from google.protobuf.message import DecodeError
 
 from disc_tf.frontend.load import Loaded
 from disc_tf.optimizer import Elsewhere, Request
 from disc_tf.remote.canonical import Canonical
 from disc_tf.remote.check import check_result
-from disc_tf.remote.merge import ResultError, compile_remotely, prepare
+from disc_tf.remote.merge import Answer, ResultError, compile_remotely, prepare
 from disc_tf.remote.messages import message_class, new
-from disc_tf.remote.trust import TrustPolicy
+from disc_tf.remote.trust import TrustPolicy, signed_by
 from disc_tf.version import __version__
 
 _MAX_ANSWER = 1 << 30
@@ -60,7 +58,7 @@ class _Answer:
         self._path, self._trust = path, trust
         self._digest = b""
 
-    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Any:
+    def compile(self, request: Canonical, *, dry_run: bool, progress: Callable[[str], None]) -> Answer:
         """`disc_tf.remote.merge.Transport`."""
         if self._digest and self._digest != request.digest:
             raise SeveralRequests
@@ -76,4 +74,4 @@ class _Answer:
         result = check_result(final.inline)
         if self._trust is not None:
             self._trust.check(final, result, request.digest)
-        return result
+        return Answer(result, signed_by(final))

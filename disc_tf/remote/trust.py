@@ -11,8 +11,8 @@ A trust file is TOML, one table a key::
 
 Keys may overlap: a new one is put in before the service signs with it. A signature says where code comes from, not that it is safe.
 
-The runtime has a check of its own, in C++, of artefacts that are loaded (`disc_tf.runtime.set_trust`); it takes such a file only in the form above, line by
-line.
+The runtime has a check of its own, in C++, of artefacts that are loaded (`disc_tf.runtime.set_trust`); it takes such a file only in the
+form above, line by line.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ class TrustPolicy:
 
 
 def signed_by(final: Any) -> SignedStatement | None:
-    """What an OptimizeResult carries of a signature, as artefacts keep it, checked or not; None if there is none. `TrustError` if it is too long."""
+    """What an OptimizeResult carries of a signature, as artefacts keep it, checked or not; None if there is none. `TrustError` if it
+    is too long."""
     if not final.HasField("signature") or not final.signature.statement or not final.signature.signature:
         return None
     if len(final.signature.statement) > _MAX_STATEMENT or len(final.signature.signature) > 64:

@@ -8,10 +8,10 @@ Layout (little-endian)::
     payloads 64-byte aligned
 
 Sections: one ``META`` (signature, checks, segments, prepared entries), at most one ``KMAP`` (kernel -> nodes), at most one ``SIGN``
-(what a service signed of it: statement and signature, read under a trust policy only) and one ``CODE`` per target; in a stand-alone file also ``CNST`` (the table of constants) and ``DATA`` (their bytes, 64-byte aligned in the
-file; `artifact_file` writes both). A reader skips tags it does not know unless flag bit 0 (required) is set; payloads with flag bit
-1 (bulk) are mapped and not summed up when loaded. Inside a payload every record is preceded by its u32 size, so that fields may be
-appended without breaking older readers.
+(what a service signed of it: statement and signature, looked at under a trust policy only) and one ``CODE`` per target; in a stand-alone
+file also ``CNST`` (the table of constants) and ``DATA`` (their bytes, 64-byte aligned in the file; `artifact_file` writes both). A reader
+skips tags it does not know unless flag bit 0 (required) is set; payloads with flag bit 1 (bulk) are mapped and not summed up when loaded.
+Inside a payload every record is preceded by its u32 size, so that fields may be appended without breaking older readers.
 
 The C++ reader of the same format is ``ral/src/artifact.cc``; both refuse anything out of bounds.
 Imports the standard library and numpy only.
@@ -135,7 +135,7 @@ class TargetCode:
 
 @dataclass(frozen=True)
 class SignedStatement:
-    """What a service said of the code, and its Ed25519 signature (``Signature`` of proto/disc_tf/v1). Not checked here: `disc_tf.remote.trust`."""
+    """What a service said of the code, and its Ed25519 signature (``Signature`` of proto/disc_tf/v1). `disc_tf.remote.trust` checks it."""
 
     statement: bytes
     signature: bytes

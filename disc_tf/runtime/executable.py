@@ -256,9 +256,9 @@ def _release_input(handle):
 def set_trust(trust_file: str | os.PathLike[str] | None) -> None:
     """From now on this process loads code only if a key of ``trust_file`` signed it (docs/service.md, signing).
 
-    "": any code is loaded; None: back to DISC_TF_TRUST. The file is read again for each load: a new key or a revocation needs no restart. Code that
-    is loaded stays. Raises DiscError if the file or libcrypto cannot be used; the policy is in force all the same, and nothing loads until it
-    can be. Loads of code that is not trusted fail with PERMISSION_DENIED.
+    "": any code is loaded; None: back to DISC_TF_TRUST. The file is read again for each load: a new key or a revocation needs no restart.
+    Code that is loaded stays. Raises DiscError if the file or libcrypto cannot be used; the policy is in force all the same, and nothing
+    loads until it can be. Loads of code that is not trusted fail with PERMISSION_DENIED.
     """
     _check(_capi.library().disc_set_trust(os.fsencode(trust_file) if trust_file is not None else None))
 

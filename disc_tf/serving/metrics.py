@@ -36,7 +36,7 @@ class Metrics:
             "disc_serve_batch_rows", "Rows of a batch", ["model"], buckets=[2**i for i in range(11)], registry=self.registry
         )
         self.registry.register(_States(manager))
-        self.registry.register(_Packs())
+        self.registry.register(_Runtime())
 
     def first_output(self, model: str, seconds: float) -> None:
         """The first outputs of a streamed request are there."""
@@ -74,18 +74,23 @@ class _States:
         yield errors
 
 
-class _Packs:
-    """What became of packed weights that processes share; nothing where they are not shared."""
+class _Runtime:
+    """What became of packed weights that processes share, and of signatures; nothing where none are shared, or no policy is in force."""
 
     def describe(self):
         return []  # registering asks, and must not load the runtime
 
     def collect(self):
-        from disc_tf.runtime import counters, packs_directory
+        from disc_tf.runtime import counters, packs_directory, trust_file
 
+        now = counters()
+        if trust_file():
+            signed = CounterMetricFamily("disc_serve_signatures", "Loads of code under a trust policy", labels=["result"])
+            for result in ("accepted", "refused"):
+                signed.add_metric([result], now[f"signatures_{result}"])
+            yield signed
         if not packs_directory():
             return
-        now = counters()
         family = CounterMetricFamily("disc_serve_packs", "Packed weights by what became of their files", labels=["result"])
         for result in ("loaded", "written", "refused", "unwritten"):
             family.add_metric([result], now[f"packs_{result}"])

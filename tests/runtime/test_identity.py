@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from disc_tf.runtime.artifact import ArgSpec, Artifact, CheckSpec, PreparedSpec, ResultSpec, SegmentSpec, SignedStatement, TargetCode, pack, unpack
+from disc_tf.runtime.artifact import (
+    ArgSpec,
+    Artifact,
+    CheckSpec,
+    PreparedSpec,
+    ResultSpec,
+    SegmentSpec,
+    SignedStatement,
+    TargetCode,
+    pack,
+    unpack,
+)
 from disc_tf.runtime.identity import code_identity
 
 ARTIFACT = Artifact(

@@ -95,7 +95,8 @@ def failure_of(error: grpc.aio.AioRpcError) -> Failure:
 class Client:
     """Plain stubs, as any language has them."""
 
-    def __init__(self, channel: grpc.aio.Channel, metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(self, channel: grpc.aio.Channel, metadata: Mapping[str, str] | None = None, address: str = "") -> None:
+        self.address = address
         self.channel, self._metadata = channel, tuple((metadata or {}).items())
 
     async def call(self, method: str, message: Any, timeout: float = 20.0) -> Any:

@@ -53,7 +53,7 @@ async def server(directory: Path, *flags: str) -> AsyncIterator[tuple[Any, Clien
         address = line.decode().strip().rpartition(" ")[2]
         assert address.startswith("127.0.0.1:"), (directory.parent / f"{directory.name}.log").read_text()
         channel = grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-        yield process, Client(channel)
+        yield process, Client(channel, address=address)
         await channel.close()
     finally:
         if process.returncode is None:

@@ -109,6 +109,7 @@ struct Said {
   }
 };
 
+// Points into the bytes.
 disc::Artifact parsed(const Bytes& data) {
   disc::Artifact a;
   if (const disc::Status s = disc::parse_artifact(reinterpret_cast<const uint8_t*>(data.data()), data.size(), &a); !s.ok())
@@ -199,7 +200,8 @@ TEST(code_identity_is_that_of_python) {
 
 TEST(statements_and_their_times) {
   const Key old("old"), other("other");
-  const disc::Artifact toy = parsed(disc_test::toy_artifact("id"));
+  const Bytes bytes = disc_test::toy_artifact("id");
+  const disc::Artifact toy = parsed(bytes);
   disc::TrustedKey key = old.trusted(), second = other.trusted();
   key.not_before = kNow;
   key.not_after = kNow + 100 * kDay;
@@ -250,7 +252,8 @@ TEST(statements_and_their_times) {
 
 TEST(forged_signatures_are_refused) {
   const Key old("old");
-  disc::Artifact a = parsed(disc_test::toy_artifact("id"));
+  const Bytes bytes = disc_test::toy_artifact("id");
+  disc::Artifact a = parsed(bytes);
   Said said;
   said.artifacts = {identity_of(a)};
   const Bytes statement = said.bytes(), signature = old.sign(statement);

@@ -13,7 +13,13 @@ namespace disc {
 namespace {
 
 std::atomic<int> g_target{-1}, g_loader{-1};
-std::atomic<const std::string*> g_trust{nullptr};  // what it pointed to before may be in use: never freed
+// What was said before may be in use in another thread: kept. No lock, which a fork might leave locked.
+struct TrustChoice {
+  bool given;
+  std::string path;
+  const TrustChoice* before;
+};
+std::atomic<const TrustChoice*> g_trust{nullptr};
 
 std::string get(const char* name) {
   const char* v = std::getenv(name);
@@ -95,9 +101,15 @@ Loader loader() {
 void override_loader(int loader) { g_loader.store(loader, std::memory_order_relaxed); }
 
 std::string trust_file() {
-  const std::string* path = g_trust.load(std::memory_order_acquire);
-  return path ? *path : environment().trust;
+  const TrustChoice* choice = g_trust.load(std::memory_order_acquire);
+  return choice && choice->given ? choice->path : environment().trust;
 }
-void override_trust_file(const std::string* path) { g_trust.store(path ? new std::string(*path) : nullptr, std::memory_order_release); }
+void override_trust_file(const std::string* path) {
+  const TrustChoice* now = g_trust.load(std::memory_order_acquire);
+  if (now && now->given == (path != nullptr) && (!path || now->path == *path)) return;
+  auto* choice = new TrustChoice{path != nullptr, path ? *path : std::string(), now};
+  while (!g_trust.compare_exchange_weak(choice->before, choice, std::memory_order_acq_rel)) {
+  }
+}
 
 }  // namespace disc

@@ -1,0 +1,132 @@
+"""DiscLaunch under a trust file: what is not signed is never loaded, and the error says which node and why."""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from disc_tf import ops
+from disc_tf.runtime import counters, pack
+from tests.runtime import toy
+from tests.runtime.signed import Keys, trusting
+from tests.runtime.test_identity import change
+from tests.runtime.test_tf_op import _CONCRETE, _check, _launch, _values, tf
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path)
+
+
+def test_eager_and_functions(keys: Keys) -> None:
+    w, n, x = _values()
+    good = pack(keys.signed(toy.artifact(name="good")))
+    bad = pack(toy.artifact(name="bad"))
+    images = counters()["images_loaded"]
+    with trusting(keys.trust):
+        _check(_launch(w, n, x, good), w, n, x)
+
+        @tf.function
+        def f(executable: Any) -> Any:
+            return _launch(w, n, x, executable)
+
+        _check(f(good), w, n, x)
+        for call in (_launch, lambda w, n, x, data: f(data)):
+            with pytest.raises(tf.errors.PermissionDeniedError, match=r"DiscLaunch \S+: bad: the code is not signed, but the trust file"):
+                call(w, n, x, bad)
+    assert counters()["images_loaded"] == images + 1
+
+
+def test_sessions_name_the_node(keys: Keys) -> None:
+    """Also where grappler would run the node before: it is refused there, and named when the graph runs."""
+    w, n, x = _values()
+    changed = change("checks.0.code", 9, keys.signed(toy.artifact(name="changed")))
+    with tf.Graph().as_default() as graph, trusting(keys.trust):
+        _CONCRETE.add_to_graph(graph)
+        with tf.name_scope("tower"):
+            outs = _launch(tf.constant(w), tf.constant(n), tf.constant(x), pack(changed))
+        with tf.compat.v1.Session() as session, pytest.raises(tf.errors.PermissionDeniedError) as e:
+            session.run(outs)
+    assert "tower/DiscLaunch" in e.value.message and "changed: the signature of key '2026-11' is for other code" in e.value.message
+
+
+def test_a_saved_model_keeps_its_signature(keys: Keys, tmp_path: Path) -> None:
+    """Saved, loaded, saved again by TensorFlow."""
+    good = pack(keys.signed(toy.artifact(name="saved")))
+    w, n, x = _values()
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int64), tf.TensorSpec([None, None])])
+        def serve(self, n: Any, x: Any) -> Any:
+            return _launch(w, n, x, good)
+
+    tf.saved_model.save(Model(), str(tmp_path / "1"))
+    tf.saved_model.save(tf.saved_model.load(str(tmp_path / "1")), str(tmp_path / "2"))
+    with trusting(keys.trust):
+        _check(tf.saved_model.load(str(tmp_path / "2")).serve(n, x), w, n, x)
+    keys.trust.write_text(keys.trust.read_text() + "revoked = true\n")
+    with trusting(keys.trust), pytest.raises(tf.errors.PermissionDeniedError, match="is revoked"):
+        tf.saved_model.load(str(tmp_path / "2")).serve(n, x)
+
+
+def test_threads_that_make_kernels_at_once(keys: Keys) -> None:
+    w, n, x = _values()
+    good, bad = pack(keys.signed(toy.artifact(name="g"))), pack(toy.artifact(name="b"))
+    found: list[bool] = []
+
+    def work() -> None:
+        for _ in range(5):
+            with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+                _CONCRETE.add_to_graph(graph)
+                _check(session.run(_launch(tf.constant(w), tf.constant(n), tf.constant(x), good)), w, n, x)
+                with pytest.raises(tf.errors.PermissionDeniedError):
+                    session.run(_launch(tf.constant(w), tf.constant(n), tf.constant(x), bad))
+                found.append(True)
+
+    with trusting(keys.trust):
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert len(found) == 15
+
+
+def test_libcrypto_beside_tensorflow(keys: Keys) -> None:
+    """TensorFlow has BoringSSL inside, Python its own OpenSSL: all go on working."""
+    w, n, x = _values()
+    with trusting(keys.trust):
+        _check(_launch(w, n, x, pack(keys.signed(toy.artifact(name="beside")))), w, n, x)
+    with open("/proc/self/maps") as maps:
+        assert "libcrypto.so" in maps.read()
+    assert ssl.create_default_context().get_ciphers()
+    assert hashlib.sha256(b"abc").hexdigest().startswith("ba7816bf")
+
+
+def test_jit_stays_in_tensorflow(keys: Keys) -> None:
+    import disc_tf
+    from disc_tf.just_in_time import JitWarning
+
+    @disc_tf.jit(background=False, cache_dir=None)
+    def f(x: Any) -> Any:
+        return tf.nn.softmax(x * 2.0)
+
+    with trusting(keys.trust), pytest.warns(JitWarning, match="is in force, and nobody signs what is compiled here"):
+        np.testing.assert_allclose(f(tf.ones([2, 3])), np.full((2, 3), 1 / 3), rtol=1e-6)
+
+
+def test_the_setting_is_of_the_ops_module(keys: Keys) -> None:
+    w, n, x = _values()
+    try:
+        ops.set_trust(keys.trust)
+        with pytest.raises(tf.errors.PermissionDeniedError):
+            _launch(w, n, x, pack(toy.artifact(name="first")))
+    finally:
+        ops.set_trust(None)
+    _check(_launch(w, n, x, pack(toy.artifact(name="second"))), w, n, x)
