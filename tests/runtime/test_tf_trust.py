@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import ssl
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 
 from disc_tf import ops
-from disc_tf.runtime import counters, pack
+from disc_tf.runtime import counters, library_path, pack
 from tests.runtime import toy
 from tests.runtime.signed import Keys, trusting
 from tests.runtime.test_identity import change
@@ -107,6 +110,50 @@ def test_libcrypto_beside_tensorflow(keys: Keys) -> None:
         assert "libcrypto.so" in maps.read()
     assert ssl.create_default_context().get_ciphers()
     assert hashlib.sha256(b"abc").hexdigest().startswith("ba7816bf")
+
+
+_PROGRAM = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include "disc_ral.h"
+
+int main(int argc, char** argv) { /* TensorFlow's library, the runtime's, a trust file, artefacts */
+  void* tensorflow = dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL); /* as in a program that is linked with it */
+  void* runtime = dlopen(argv[2], RTLD_NOW);
+  if (!tensorflow || !runtime) return printf("%s\n", dlerror()), 3;
+  disc_exec* (*load)(const void*, size_t) = (disc_exec * (*)(const void*, size_t)) dlsym(runtime, "disc_load");
+  int32_t (*set_trust)(const char*) = (int32_t(*)(const char*))dlsym(runtime, "disc_set_trust");
+  const char* (*error)(void) = (const char* (*)(void))dlsym(runtime, "disc_last_error");
+  if (!dlsym(RTLD_DEFAULT, "EVP_DigestVerify")) printf("no BoringSSL here: ");
+  if (set_trust(argv[3])) return printf("%s\n", error()), 3;
+  for (int i = 4; i < argc; ++i) {
+    static char data[1 << 20];
+    FILE* file = fopen(argv[i], "rb");
+    size_t size = fread(data, 1, sizeof(data), file);
+    fclose(file);
+    printf("%s\n", load(data, size) ? "loaded" : error());
+  }
+  return 0;
+}
+"""
+
+
+def test_in_a_program_that_is_linked_with_tensorflow(keys: Keys, tmp_path: Path) -> None:
+    """There BoringSSL's functions are the process's, by the names of libcrypto's: libcrypto must not call them."""
+    (tmp_path / "main.c").write_text(_PROGRAM)
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "cc"
+    include = Path(toy.__file__).parents[2] / "disc_tf" / "runtime" / "ral" / "include"
+    program = str(tmp_path / "main")
+    subprocess.run([compiler, "-std=gnu11", f"-I{include}", str(tmp_path / "main.c"), "-o", program, "-ldl"], check=True)
+    good = keys.signed(toy.artifact())
+    for name, artifact in {"good": good, "unsigned": toy.artifact(), "changed": change("checks.0.code", 9, good)}.items():
+        (tmp_path / name).write_bytes(pack(artifact))
+    framework = Path(tf.sysconfig.get_lib()) / "libtensorflow_framework.so.2"
+    command = [program, str(framework), str(library_path()), str(keys.trust), *(str(tmp_path / n) for n in ("good", "unsigned", "changed"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-500:])
+    first, second, third = done.stdout.splitlines()
+    assert first == "loaded" and "is not signed" in second and "is for other code" in third
 
 
 def test_jit_stays_in_tensorflow(keys: Keys) -> None:

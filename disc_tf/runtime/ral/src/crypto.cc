@@ -9,6 +9,13 @@ namespace disc {
 namespace {
 
 constexpr int kEd25519 = 1087;  // EVP_PKEY_ED25519
+// Local: its names must not become anybody else's. Deep: TensorFlow exports BoringSSL's functions under the same names, and in a program that is
+// linked with TensorFlow libcrypto would call those instead of its own, and crash.
+#if defined(RTLD_DEEPBIND) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+constexpr int kHow = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+#else
+constexpr int kHow = RTLD_NOW | RTLD_LOCAL;  // sanitizers refuse it
+#endif
 constexpr const char* kLibraries[] = {"libcrypto.so.3", "libcrypto.so.1.1"};
 
 // RFC 8032, section 7.1, test 3.
@@ -61,8 +68,7 @@ Found* load() {
   auto* found = new Found;
   std::string tried;
   for (const char* name : kLibraries) {
-    // Local: its names must not become anybody else's. It is never closed.
-    void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    void* library = dlopen(name, kHow);  // never closed
     if (!library) {
       const char* why = dlerror();
       tried += std::string(tried.empty() ? "" : "; ") + (why ? why : name);
