@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+
 from google.protobuf.message import DecodeError
 
 from disc_tf.frontend.load import Loaded
