@@ -7,7 +7,6 @@ and languages rely on it; add a field or an RPC beside it instead.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
+
+from disc_tf.testing.proto_lint import describe, findings
 
 ROOT = Path(__file__).parents[2]
 BASELINE = Path(__file__).parent / "data" / "v1_baseline.json"
@@ -84,21 +85,110 @@ def test_what_counts_as_broken() -> None:
     assert not broken(old, new)
 
 
-def test_names() -> None:
-    found = shape()
-    for name, members in found["messages"].items():
-        assert re.fullmatch(r"disc_tf\.v1(\.[A-Z][A-Za-z0-9]*)+", name)
-        assert all(re.fullmatch(r"[a-z][a-z0-9_]*", m) for m in members)
-    for values in found["enums"].values():
-        assert [n for n, number in values.items() if number == 0] and all(re.fullmatch(r"[A-Z][A-Z0-9_]*", n) for n in values)
-        assert next(n for n, number in values.items() if number == 0).endswith("_UNSPECIFIED")
+#: what the style asks for and clients rely on otherwise, with the reason
+EXCEPTIONS = {
+    "SERVICE_SUFFIX disc_tf.v1.Optimizer": "as google.longrunning.Operations, which is served beside it",
+    "SERVICE_SUFFIX disc_tf.v1.ContentStore": "as the Remote Execution API's ContentAddressableStorage",
+    "RPC_RESPONSE_STANDARD_NAME disc_tf.v1.Optimizer.GetCapabilities": "a Get returns the resource (AIP-131)",
+    "RPC_RESPONSE_STANDARD_NAME disc_tf.v1.Optimizer.Optimize": "one kind of event for both streams: a client goes on in the other",
+    "RPC_RESPONSE_STANDARD_NAME disc_tf.v1.Optimizer.Watch": "see Optimize",
+    "RPC_REQUEST_RESPONSE_UNIQUE disc_tf.v1.Optimizer.Watch": "see Optimize",
+    "RPC_RESPONSE_STANDARD_NAME disc_tf.v1.ContentStore.QueryWriteStatus": "what WriteBlob would answer now",
+    "RPC_REQUEST_RESPONSE_UNIQUE disc_tf.v1.ContentStore.QueryWriteStatus": "see above",
+    # values of enumerations inside a message need no prefix but for the zero (AIP-126)
+    **{f"ENUM_VALUE_PREFIX disc_tf.v1.Diagnostic.Severity.{v}": "AIP-126" for v in ("INFO", "WARNING", "ERROR")},
+    **{
+        f"ENUM_VALUE_PREFIX disc_tf.v1.OptimizeMetadata.State.{v}": "AIP-126"
+        for v in ("QUEUED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED")
+    },
+}
 
 
-def test_every_rpc_is_explained() -> None:
-    lines = "\n".join(p.read_text() for p in DECLARED.glob("*.proto")).splitlines()
-    for i, line in enumerate(lines):
-        if line.strip().startswith("rpc ") and "FindMissingBlobs" not in line and "QueryWriteStatus" not in line and "ReadBlob" not in line:
-            assert lines[i - 1].strip().startswith("//"), line
+def declared(root: Path, *files: str) -> list[Any]:
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is not here: the declarations cannot be compiled")
+    from google.protobuf import duration_pb2, timestamp_pb2
+    from google.rpc import status_pb2
+
+    known: dict[str, Any] = {}
+
+    def add(file: Any) -> None:
+        for needed in file.dependencies:
+            add(needed)
+        if file.name not in known:
+            file.CopyToProto(known.setdefault(file.name, descriptor_pb2.FileDescriptorProto()))
+
+    for module in (duration_pb2, timestamp_pb2, status_pb2):
+        add(module.DESCRIPTOR)
+    return describe(root, files, list(known.values()))
+
+
+def test_style_and_comments() -> None:
+    files = sorted(str(p.relative_to(ROOT / "proto")) for p in DECLARED.glob("*.proto"))
+    (file,) = declared(ROOT / "proto", *files)
+    assert findings(file, EXCEPTIONS) == []
+
+
+GOOD = """// A file.
+syntax = "proto3";
+package a.b.v1;
+// A service.
+service ThingService {
+  // An RPC.
+  rpc GetThing(GetThingRequest) returns (GetThingResponse);
+}
+// A message.
+message GetThingRequest {
+  // An enumeration.
+  enum Kind {
+    KIND_UNSPECIFIED = 0;
+    KIND_LARGE = 1;
+  }
+  Kind kind = 1;
+  map<string, string> labels = 2;  // trailing
+}
+// A message.
+message GetThingResponse {
+  // A field.
+  optional string name = 1;
+  GetThingRequest request = 2;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rules"),
+    [
+        ("", "", []),
+        ("// A file.\n", "", ["COMMENT_FILE a/b/v1/thing.proto"]),
+        ("package a.b.v1", "package a.c.v1", ["PACKAGE_DIRECTORY_MATCH a.c.v1"]),
+        ("package a.b.v1", "package a.b", ["PACKAGE_DIRECTORY_MATCH a.b", "PACKAGE_VERSION_SUFFIX a.b"]),
+        ("// A service.\n", "", ["COMMENT_SERVICE a.b.v1.ThingService"]),
+        ("// An RPC.\n", "", ["COMMENT_RPC a.b.v1.ThingService.GetThing"]),
+        ("// A message.\nmessage GetThingRequest", "message GetThingRequest", ["COMMENT_MESSAGE a.b.v1.GetThingRequest"]),
+        ("// An enumeration.\n", "", ["COMMENT_ENUM a.b.v1.GetThingRequest.Kind"]),
+        ("// trailing", "", ["COMMENT_FIELD a.b.v1.GetThingRequest.labels"]),
+        ("// A field.\n", "", ["COMMENT_FIELD a.b.v1.GetThingResponse.name"]),
+        ("ThingService {", "Things {", ["SERVICE_SUFFIX a.b.v1.Things"]),
+        ("ThingService {", "thingService {", ["SERVICE_PASCAL_CASE a.b.v1.thingService"]),
+        ("rpc GetThing(", "rpc get_thing(", ["RPC_PASCAL_CASE", "RPC_REQUEST_STANDARD_NAME", "RPC_RESPONSE_STANDARD_NAME"]),
+        ("KIND_UNSPECIFIED", "KIND_NONE", ["ENUM_ZERO_VALUE_SUFFIX a.b.v1.GetThingRequest.Kind"]),
+        ("KIND_LARGE", "LARGE", ["ENUM_VALUE_PREFIX a.b.v1.GetThingRequest.Kind.LARGE"]),
+        ("KIND_LARGE", "KIND_Large", ["ENUM_VALUE_UPPER_SNAKE_CASE a.b.v1.GetThingRequest.Kind.KIND_Large"]),
+        ("string name", "string theName", ["FIELD_LOWER_SNAKE_CASE", "ONEOF_LOWER_SNAKE_CASE"]),
+        ("(GetThingResponse);", "(GetThingRequest);", ["RPC_REQUEST_RESPONSE_UNIQUE", "RPC_RESPONSE_STANDARD_NAME"]),
+    ],
+)
+def test_the_linter_finds_it(tmp_path: Path, old: str, new: str, rules: list[str]) -> None:
+    assert old in GOOD
+    place = tmp_path / "a" / "b" / "v1"
+    place.mkdir(parents=True)
+    (place / "thing.proto").write_text(GOOD.replace(old, new) if old else GOOD)
+    (file,) = declared(tmp_path, "a/b/v1/thing.proto")
+    found = findings(file)
+    assert len(found) == len(rules) and all(f.startswith(r) for f, r in zip(found, rules, strict=True)), found
+    if found:
+        assert findings(file, dict.fromkeys(found, "wanted")) == []
+    assert findings(file, {**dict.fromkeys(found, ""), "COMMENT_RPC nothing": ""}) == ["UNUSED_EXCEPTION COMMENT_RPC nothing"]
 
 
 def test_the_package_carries_what_is_declared() -> None:
