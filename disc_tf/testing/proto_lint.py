@@ -1,4 +1,4 @@
-"""A linter of protocol declarations: the rules of buf's STANDARD and COMMENTS sets that make sense here, on descriptors with source information.
+"""A linter of protocol declarations: the rules of buf's STANDARD and COMMENTS sets that make sense here, on descriptors with source info.
 
 Each finding is ``RULE symbol``. What a declaration may not be changed for any more stands in a table of exceptions, with the reason
 (tests/remote/test_protocol.py); an exception that nothing needs is a finding, too.
