@@ -81,12 +81,17 @@ class Node:
 
     def constant(self) -> Constant:
         """The handle of a Const node's content (a new one; `Graph.constant` keeps them)."""
-        attr = self.proto.attr
-        stripped = any(name in attr for name in (_FILL_ATTR, _DIGEST_ATTR, ORDINAL_ATTR))
-        digest = attr[_DIGEST_ATTR].s if _DIGEST_ATTR in attr else b""
-        if ORDINAL_ATTR in attr:
-            digest = hashlib.sha256(f"ordinal {attr[ORDINAL_ATTR].i}".encode()).digest()
-        return Constant(self.name, attr["value"].tensor, not stripped, digest)
+        return constant_of(self.proto)
+
+
+def constant_of(proto: Any) -> Constant:
+    """The handle of a Const node's content, of the main graph or of a function's body."""
+    attr = proto.attr
+    stripped = any(name in attr for name in (_FILL_ATTR, _DIGEST_ATTR, ORDINAL_ATTR))
+    digest = attr[_DIGEST_ATTR].s if _DIGEST_ATTR in attr else b""
+    if ORDINAL_ATTR in attr:
+        digest = hashlib.sha256(f"ordinal {attr[ORDINAL_ATTR].i}".encode()).digest()
+    return Constant(proto.name, attr["value"].tensor, not stripped, digest)
 
 
 class Graph:
@@ -101,6 +106,9 @@ class Graph:
         self.guessed: dict[TensorRef, int] = {}
         #: nodes that legacy control flow was not made (`load.expand`), so that the graph can be made once more
         self.keep_legacy: list[str] = []
+        #: (function, constant) that have left bodies, and the nodes that take them as they were (`body_constants`)
+        self.hoisted: list[tuple[str, str]] = []
+        self.before_hoisting: dict[str, Any] = {}
         for f in graph_def.library.function:
             if f.signature.name in self.signatures:
                 raise GraphError(f"two library functions of the name {f.signature.name!r}")

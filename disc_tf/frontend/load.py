@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from disc_tf.frontend.body_constants import hoist_constants
 from disc_tf.frontend.functions import inline_calls
 from disc_tf.frontend.graph import Graph, TensorRef, resolve_outputs
 from disc_tf.frontend.legacy import Functional, functionalize
@@ -54,6 +55,7 @@ def load(
             targets = [*targets, *control]
     roots = [*(name for name, _ in fetches), *targets]
     graph, kept, functional = expand(given, roots, keep_legacy, verify, read_tables)
+    graph = constants_out(graph)
     return Loaded(graph, fetches, targets, control, kept, functional.made, functional.refused)
 
 
@@ -72,3 +74,13 @@ def expand(
         graph = Graph(functional.graph_def)
     graph.keep_legacy = sorted(keep_legacy)
     return graph, inlined.kept, functional
+
+
+def constants_out(graph: Graph, places: Collection[tuple[str, str]] | None = None) -> Graph:
+    """The graph with constants of bodies taken out of them (see `body_constants`); itself if there are none."""
+    hoisted = hoist_constants(graph, places)
+    if hoisted.graph_def is graph.graph_def:
+        return graph
+    new = Graph(hoisted.graph_def)
+    new.keep_legacy, new.hoisted, new.before_hoisting = graph.keep_legacy, hoisted.places, hoisted.before
+    return new

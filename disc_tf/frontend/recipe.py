@@ -46,6 +46,8 @@ class Plan:
     compiled: list[str]
     #: see `load.expand`; None in graphs of versions that left legacy control flow alone
     keep_legacy: list[str] | None = None
+    #: (function, constant): see `body_constants`
+    hoisted: list[list[str]] = dataclasses.field(default_factory=list)
 
 
 def make(original: Any, rewritten: Any, plan: Plan) -> bytes:
@@ -190,7 +192,8 @@ def read_plan(data: bytes) -> Plan:
     head, _ = _unpack(data)
     try:
         plan = head["plan"]
-        return Plan(plan["outputs"], [ClusterPlan(**c) for c in plan["clusters"]], plan["compiled"], plan.get("keep_legacy"))
+        clusters = [ClusterPlan(**c) for c in plan["clusters"]]
+        return Plan(plan["outputs"], clusters, plan["compiled"], plan.get("keep_legacy"), plan.get("hoisted", []))
     except (KeyError, TypeError) as e:
         raise GraphError(f"the graph's restore recipe is damaged: {e}") from e
 

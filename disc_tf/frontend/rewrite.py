@@ -19,7 +19,7 @@ from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import called_functions
 from disc_tf.frontend.graph import Graph, TensorRef, parse_tensor, tensor_name
 from disc_tf.frontend.importer import Imported
-from disc_tf.frontend.load import expand
+from disc_tf.frontend.load import constants_out, expand
 from disc_tf.frontend.opdefs import op_info
 from disc_tf.frontend.tfproto import serialized
 
@@ -150,7 +150,7 @@ class _Rewrite:
             wanted |= {name for name in launch.cluster.controls}
         for node in self.clustering.order:
             if node.name not in self.owner:
-                wanted |= {name for name, _ in node.inputs}
+                wanted |= {name for name, _ in self._inputs(node.name)}
                 wanted |= set(self._controls_of(node.name))
         return wanted & live
 
@@ -162,14 +162,21 @@ class _Rewrite:
         controls = [p for p in preds if p not in data or p in node.controls]
         return list(dict.fromkeys(self.owner[p].name if p in self.owner else p for p in controls))
 
+    def _inputs(self, name: str) -> list[TensorRef]:
+        """What a node outside reads: one that takes constants of its bodies only in order to be compiled is as it was."""
+        inputs = self.graph[name].inputs
+        before = self.graph.before_hoisting.get(name)
+        return inputs if before is None else inputs[: sum(not t.startswith("^") for t in before.input)]
+
     def _keep(self, proto: Any, name: str) -> None:
+        proto = self.graph.before_hoisting.get(name, proto)
         node = self.out.node.add()
         node.CopyFrom(proto)
         if not proto.input:
             return
         data = [t for t in proto.input if not t.startswith("^")]
         inputs = []
-        for text, ref in zip(data, self.graph[name].inputs, strict=True):
+        for text, ref in zip(data, self._inputs(name), strict=True):
             inputs.append(tensor_name(self.moved[ref]) if ref in self.moved else text)
         old = [t for t in proto.input if t.startswith("^")]
         controls = [f"^{c}" for c in self._controls_of(name)]
@@ -294,6 +301,7 @@ class _Rewrite:
             clusters=[x.plan for x in self.launches],
             compiled=sorted(self.clustering.compiled - set(self.owner)),
             keep_legacy=self.graph.keep_legacy,
+            hoisted=[list(place) for place in self.graph.hoisted],
         )
         data = recipe.make(self.original, self.out, plan)
         f = self.out.library.function.add()
@@ -390,6 +398,7 @@ def put_back(graph_def: Any, names: Iterable[str]) -> Any:
         raise GraphError(f"no such cluster: {', '.join(sorted(unknown))}; there are {', '.join(c.name for c in plan.clusters)}")
     launched = {n.name: n for n in graph_def.node if n.op == LAUNCH_OP}
     graph, _, _ = expand(Graph(original), [t.lstrip("^").partition(":")[0] for t in plan.outputs], plan.keep_legacy)
+    graph = constants_out(graph, [(f, n) for f, n in plan.hoisted]) if plan.hoisted else graph
     compiled = {*plan.compiled, *(n for c in plan.clusters for n in c.nodes)}
     launches = []
     for c in plan.clusters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -70,8 +70,11 @@ def lower_body(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value]) 
 def _lower_nodes(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value]) -> list[Value]:
     env: dict[tuple[str, int], Value] = {("", k): v for k, v in enumerate(args)}
     texts: dict[tuple[str, int], str] = {}
+    unread: dict[tuple[str, int], Unsupported] = {}
     for node in body.nodes:
         operands = [env.get(ref) for ref in node.inputs]
+        if node.op != "Assert":
+            _require(unread, node.inputs)
         if node.name in body.calls:
             if any(v is None for v in operands):
                 raise Unsupported("RANK", f"an operand of call {node.name} in function {body.name!r} has no type")
@@ -86,16 +89,25 @@ def _lower_nodes(ctx: LoweringContext, body: FunctionBody, args: Sequence[Value]
             try:
                 results = lower_node(ctx, node, operands)
             except Unsupported as e:
-                if node.op == "Const" and e.code == "DTYPE":  # a string, that an Assert would print
-                    value = getattr(node.attr("value"), "string_val", ())
-                    texts[node.name, 0] = " ".join(x.decode("utf-8", "replace") for x in value[:3])
+                why = Unsupported(e.code, f"function {body.name!r}, node {node.name} ({node.op}): {e.message}")
+                if node.op == "Const" and e.code in ("DTYPE", "NOT_CONSTANT"):  # a string, or a secret, that an Assert would print
+                    unread[node.name, 0] = why
+                    if value := getattr(node.attr("value"), "string_val", ()):
+                        texts[node.name, 0] = " ".join(x.decode("utf-8", "replace") for x in value[:3])
                     continue
-                raise Unsupported(e.code, f"function {body.name!r}, node {node.name} ({node.op}): {e.message}") from None
+                raise why from None
         env.update(((node.name, port), v) for port, v in enumerate(results))
+    _require(unread, body.returns)
     for ref in body.returns:
         if ref not in env:
             raise Unsupported("RANK", f"result {ref[0]} of function {body.name!r} has no type")
     return [env[ref] for ref in body.returns]
+
+
+def _require(unread: Mapping[tuple[str, int], Unsupported], refs: Iterable[tuple[str, int]]) -> None:
+    for ref in refs:
+        if ref in unread:
+            raise Unsupported(unread[ref].code, unread[ref].message)
 
 
 @contextmanager

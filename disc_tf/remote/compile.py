@@ -13,7 +13,7 @@ from disc_tf.frontend.tfproto import graph_from_bytes
 from disc_tf.optimizer import Request, compile_graph
 from disc_tf.options import OptionError, Options
 from disc_tf.remote.messages import new
-from disc_tf.remote.patterns import PATTERN_ATTR, fill
+from disc_tf.frontend.patterns import PATTERN_ATTR, fill
 from disc_tf.remote.result import add_launch
 from disc_tf.version import __version__
 

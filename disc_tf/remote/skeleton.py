@@ -21,16 +21,14 @@ from typing import Any
 
 from disc_tf.frontend.analysis import SOURCES
 from disc_tf.frontend.functions import XLA_ATTR, called_functions
-from disc_tf.frontend.graph import Graph, TensorRef, tensor_name
+from disc_tf.frontend.graph import Graph, TensorRef, constant_of, tensor_name
 from disc_tf.frontend.opaque import VARIABLE_SHAPE, TfShapes
 from disc_tf.frontend.opdefs import CONTROL_FLOW, op_info
 from disc_tf.frontend.tensor_proto import Constant, fill_tensor
-from disc_tf.lowering import all_rules
 from disc_tf.lowering.node import ORDINAL_ATTR
 from disc_tf.lowering.registry import RULES
-from disc_tf.remote.demand import Place, may_travel, needed_constants
-from disc_tf.remote.patterns import MAX_BYTES as PATTERN_BYTES
-from disc_tf.remote.patterns import PATTERN_ATTR, pattern_of
+from disc_tf.frontend.demand import Place, may_travel, needed_constants
+from disc_tf.frontend.patterns import PATTERN_ATTR, known_pattern
 
 #: op type of a custom op
 UNKNOWN_OP = "DiscUnknown"
@@ -72,7 +70,6 @@ def make_skeleton(
 
 class _Make:
     def __init__(self, graph: Graph, use_tf_shapes: bool, with_contents: bool) -> None:
-        all_rules()
         self.graph = graph
         self.with_contents = with_contents
         self.tf = TfShapes(graph, use_tf_shapes)
@@ -211,8 +208,9 @@ class _Make:
         tensor.tensor_shape.SetInParent()
         for d in constant.shape:
             tensor.tensor_shape.dim.add().size = d
-        small = constant.dtype is not None and constant.present and constant.nbytes <= PATTERN_BYTES
-        if small and (pattern := pattern_of(constant.array())):
+        if 0 in constant.shape and constant.dtype is not None and constant.present:
+            return  # type and shape are all that there is
+        if pattern := known_pattern(constant):
             new.attr[PATTERN_ATTR].s = pattern.encode()
             self.out.sent.append((_where(place), f"{constant.dtype}{list(constant.shape)} {pattern}"))
             return
@@ -251,8 +249,7 @@ class _Make:
             copy.input.extend(node.input)
             copy.device = self._device(node.device)
             if node.op == "Const" and "value" in node.attr:
-                constant = Constant(node.name, node.attr["value"].tensor)
-                self._constant(copy, node, (f.signature.name, node.name), constant)
+                self._constant(copy, node, (f.signature.name, node.name), constant_of(node))
             else:
                 self._node(copy, node)
 

@@ -14,7 +14,7 @@ from disc_tf.frontend.tensor_proto import to_numpy
 from disc_tf.ir.types import DType
 from disc_tf.lowering.node import ORDINAL_ATTR
 from disc_tf.remote.canonical import canonical
-from disc_tf.remote.patterns import PATTERN_ATTR, fill, pattern_of
+from disc_tf.frontend.patterns import PATTERN_ATTR, fill, pattern_of
 from disc_tf.remote.skeleton import make_skeleton
 from tests.frontend.graphs import BOOL, F32, I32, STRING, G, body_node
 

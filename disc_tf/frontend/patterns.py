@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.tensor_proto import fill_tensor
+from disc_tf.frontend.tensor_proto import Constant, fill_tensor
 from disc_tf.ir.types import DType
 
 #: attribute of a Const node: the name of a pattern
@@ -26,6 +26,13 @@ def pattern_of(array: np.ndarray) -> str:
         if made is not None and _equal(made, array):
             return name
     return ""
+
+
+def known_pattern(constant: Constant) -> str:
+    """The pattern of a constant; empty if it has none, is too large, or has no content here."""
+    if constant.dtype is None or not constant.present or constant.nbytes > MAX_BYTES:
+        return ""
+    return pattern_of(constant.array())
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:

@@ -15,9 +15,11 @@ from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import read_body
 from disc_tf.frontend.graph import Graph
 from disc_tf.frontend.opdefs import CALL_OPS, op_info
+from disc_tf.frontend.patterns import known_pattern
 from disc_tf.frontend.reads import BRANCHES, LOOPS, first_argument, functions_of
 from disc_tf.frontend.tensor_proto import Constant
 from disc_tf.ir.types import DType
+from disc_tf.lowering import all_rules
 from disc_tf.lowering.compile_time import ARITHMETIC, compile_time_operands
 
 #: of a constant that travels
@@ -42,6 +44,7 @@ class _Scope:
 
 def needed_constants(graph: Graph) -> set[Place]:
     """The Const nodes whose content travels, of the main graph and of function bodies. Bodies that cannot be read need none."""
+    all_rules()
     return _Demand(graph).run()
 
 
@@ -53,6 +56,13 @@ def may_travel(constant: Constant) -> bool:
     if dtype.is_int or dtype.is_bool:
         return constant.nbytes <= MAX_BYTES
     return all(d == 1 for d in constant.shape)
+
+
+def travels(constant: Constant, needed: bool) -> bool:
+    """Whether a compiler elsewhere knows the content of a constant that is ``needed`` or not: as such, as a pattern, or as there is none."""
+    if not constant.present or constant.dtype is None:
+        return False
+    return 0 in constant.shape or (needed and may_travel(constant)) or bool(known_pattern(constant))
 
 
 class _Demand:

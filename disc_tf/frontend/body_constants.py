@@ -1,0 +1,229 @@
+"""Constants leave the bodies of loops, branches and calls: the node takes their values as arguments, as it takes weights that lie outside.
+
+A constant of the main graph can be an argument of a cluster, whose content the compiler need not know (`disc_tf.remote`) and which is
+prepared when the model is loaded; one inside of a body would have to be written into the code. What says what the graph does stays where
+it is: shapes, axes and the like, and patterns (`demand`); so do strings. Equal constants become one argument. A loop passes them on.
+
+In its place in the body stands an Identity of the argument, by the constant's name. Nodes that are not compiled in the end are written as
+they were (`Hoisted.before`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from disc_tf.frontend.demand import Place, needed_constants, travels
+from disc_tf.frontend.functions import CALL_OPS, jit_compiled
+from disc_tf.frontend.graph import Graph, constant_of, fresh_name
+from disc_tf.frontend.reads import BRANCHES, LOOPS, first_argument, functions_of
+from disc_tf.frontend.tfproto import serialized
+
+#: nested deeper than this, calls are not followed
+_DEPTH = 32
+#: content (or place) of a constant
+_Key = bytes
+
+
+@dataclasses.dataclass
+class Hoisted:
+    """``graph_def``: the argument itself if nothing changed. ``before``: nodes of the main graph that take constants now, as they were (their
+    inputs are the first of the present ones); ``places``: the constants that left, of functions of the given graph."""
+
+    graph_def: Any
+    before: dict[str, Any] = dataclasses.field(default_factory=dict)
+    places: list[Place] = dataclasses.field(default_factory=list)
+
+
+def hoist_constants(graph: Graph, places: Collection[Place] | None = None) -> Hoisted:
+    """The graph whose loops and branches take the constants of their bodies. ``places``: exactly these constants (what an earlier call
+    found), not those that the rule says. The graph that was given is not changed."""
+    nodes = [n.proto for n in graph.order if _may_change(n.proto, graph.signatures)]
+    return _Hoist(graph, nodes, places).run() if nodes else Hoisted(graph.graph_def)
+
+
+def _may_change(node: Any, functions: Any) -> bool:
+    """Whether a node of the main graph is a loop, a branch or a call that may be compiled as it stands."""
+    return node.op in (*LOOPS, *BRANCHES) or (node.op in CALL_OPS and jit_compiled(node.attr))
+
+
+class _Hoist:
+    def __init__(self, graph: Graph, nodes: Sequence[Any], places: Collection[Place] | None) -> None:
+        self.graph = graph
+        self.nodes = nodes
+        library = graph.graph_def.library
+        self.functions = {f.signature.name: f for f in library.function}
+        #: functions that are not to be changed
+        self.left = {n for g in library.gradient for n in (g.function_name, g.gradient_func)}
+        self.places = None if places is None else set(places)
+        self.needed: set[Place] | None = None
+        self.keys: dict[Place, _Key] = {}
+        self.open: set[str] = set()
+        #: function -> the constants that it and what it calls hold
+        self.found: dict[str, dict[_Key, Place]] = {}
+        self.nodes_of: dict[Place, Any] = {}
+        self.made: dict[tuple[str, tuple[_Key, ...], bool], str] = {}
+        self.new: dict[str, Any] = {}
+
+    def run(self) -> Hoisted:
+        plans = {n.name: found for n in self.nodes if (found := self._of_node(n, 0))}
+        if not plans:
+            return Hoisted(self.graph.graph_def)
+        before: dict[str, Any] = {}
+        out = type(self.graph.graph_def)()
+        out.CopyFrom(self.graph.graph_def)
+        taken = {n.name for n in out.node} | set(self.functions)
+        made: dict[tuple[_Key, str], str] = {}
+        nodes = list(out.node)
+        del out.node[:]
+        for node in nodes:
+            found = plans.get(node.name)
+            if found:
+                before[node.name] = self.graph[node.name].proto
+                for key, place in found.items():
+                    if (key, node.device) not in made:
+                        made[key, node.device] = fresh_name(f"{node.name}/{place[1]}", taken)
+                        self._constant(out.node.add(), place, made[key, node.device], node.device)
+                self._extend(node, found, [made[key, node.device] for key in found])
+            out.node.add().CopyFrom(node)
+        for name in sorted(self.new):
+            out.library.function.add().CopyFrom(self.new[name])
+        return Hoisted(out, before, sorted(self.nodes_of))
+
+    def _constant(self, new: Any, place: Place, name: str, device: str) -> None:
+        new.CopyFrom(self.nodes_of[place])
+        new.name, new.device = name, device
+        del new.input[:]
+        if "_class" in new.attr:
+            del new.attr["_class"]
+
+    # ---- what there is ------------------------------------------------------------------------------------------
+
+    def _of_node(self, node: Any, depth: int) -> dict[_Key, Place]:
+        """The constants that a node's functions hold; none if one of them must stay as it is."""
+        names = self._names(node)
+        found: dict[_Key, Place] = {}
+        for name in names:
+            for key, place in self._of_function(name, depth + 1).items():
+                found.setdefault(key, place)
+        return {} if any(name in self.left for name in names) else found
+
+    def _names(self, node: Any) -> list[str]:
+        if node.op in (*LOOPS, *BRANCHES, *CALL_OPS):
+            return [f.name for f in functions_of(node)]
+        return [node.op] if node.op in self.functions else []
+
+    def _of_function(self, name: str, depth: int) -> dict[_Key, Place]:
+        f = self.functions.get(name)
+        if f is None or name in self.open or depth > _DEPTH or any(a.number_attr or a.type_list_attr for a in f.signature.input_arg):
+            self.left.add(name)
+        if f is None or name in self.left:
+            return {}
+        if name not in self.found:
+            self.open.add(name)
+            found: dict[_Key, Place] = {}
+            for node in f.node_def:
+                if node.op == "Const" and self._leaves((name, node.name), node, f):
+                    found.setdefault(self.keys[name, node.name], (name, node.name))
+                for key, place in self._of_node(node, depth).items():
+                    found.setdefault(key, place)
+            self.open.discard(name)
+            self.found[name] = found
+        return self.found[name]
+
+    def _leaves(self, place: Place, node: Any, f: Any) -> bool:
+        """Whether a constant becomes an argument."""
+        if node.attr["value"].WhichOneof("value") != "tensor":
+            return False
+        constant = constant_of(node)
+        if self.places is not None:
+            if place not in self.places:
+                return False
+        elif constant.dtype is None or travels(constant, place in self._needed()) or _only_printed(f, node.name):
+            return False
+        self.keys[place] = constant.digest() or repr(place).encode()  # content that is not known is like no other
+        self.nodes_of[place] = node
+        constant.release()
+        return True
+
+    def _needed(self) -> set[Place]:
+        if self.needed is None:
+            self.needed = needed_constants(self.graph)
+        return self.needed
+
+    # ---- making it so -------------------------------------------------------------------------------------------
+
+    def _extend(self, node: Any, found: dict[_Key, Place], refs: Sequence[str]) -> None:
+        """Give a node, which is a copy, the further arguments ``refs`` for the constants that were found in its functions."""
+        controls = [t for t in node.input if t.startswith("^")]
+        data = [t for t in node.input if not t.startswith("^")]
+        del node.input[:]
+        node.input.extend([*data, *refs, *controls])
+        keys = tuple(found)
+        tensors = [self.nodes_of[place].attr["value"].tensor for place in found.values()]
+        if node.op in self.functions:
+            node.op = self._function(node.op, keys, False)
+            return
+        types = node.attr["T" if node.op in LOOPS else "Tin"].list.type
+        before = len(data) - first_argument(node)
+        types.extend(t.dtype for t in tensors)
+        for key in ("output_shapes", "_output_shapes") if node.op in LOOPS else ():
+            if key in node.attr and len(node.attr[key].list.shape) == before:
+                for t in tensors:
+                    node.attr[key].list.shape.add().CopyFrom(t.tensor_shape)
+        for k, function in enumerate(functions_of(node)):
+            function.name = self._function(function.name, keys, node.op in LOOPS and k == 1)
+
+    def _function(self, name: str, keys: tuple[_Key, ...], loops: bool) -> str:
+        """A function that takes these constants, too (``loops``: and gives them back); its name."""
+        if (name, keys, loops) in self.made:
+            return self.made[name, keys, loops]
+        f = type(self.functions[name])()
+        f.CopyFrom(self.functions[name])
+        signature = f.signature
+        taken = {a.name for a in (*signature.input_arg, *signature.output_arg)} | {n.name for n in f.node_def}
+        argument = {key: fresh_name(f"constant_{i}", taken) for i, key in enumerate(keys)}
+        places = {place: key for place, key in self.keys.items() if place[0] == name}
+        source = {key: place for found in self.found.values() for key, place in found.items() if key in argument}
+        for key in keys:
+            dtype = self.nodes_of[source[key]].attr["value"].tensor.dtype
+            signature.input_arg.add(name=argument[key], type=dtype)
+            if loops:
+                result = fresh_name(f"{argument[key]}_again", taken)  # TensorFlow wants other names for results
+                signature.output_arg.add(name=result, type=dtype)
+                f.ret[result] = argument[key]
+        for node in f.node_def:
+            if (name, node.name) in places:
+                _identity(node, argument[places[name, node.name]])
+            elif found := self._of_node(node, 0):
+                self._extend(node, found, [argument[key] for key in found])
+        if "_input_shapes" in f.attr:
+            del f.attr["_input_shapes"]
+        signature.name = ""
+        signature.name = f"{name}_taking_{hashlib.sha256(serialized(f)).hexdigest()[:12]}"
+        self.new[signature.name] = f
+        self.made[name, keys, loops] = signature.name
+        return signature.name
+
+
+def _identity(node: Any, argument: str) -> None:
+    """A constant of a body becomes an Identity of an argument; its output and the control edges from and to it stay."""
+    tensor = node.attr["value"].tensor
+    dtype = tensor.dtype
+    controls = list(node.input)
+    del node.input[:]
+    node.input.extend([argument, *controls])
+    node.op = "Identity"
+    for key in list(node.attr):
+        if key not in ("_class", "_output_shapes"):
+            del node.attr[key]
+    node.attr["T"].type = dtype
+
+
+def _only_printed(f: Any, name: str) -> bool:
+    """Whether nothing but messages of Assert nodes reads a node of a body."""
+    text = f"{name}:output:0"
+    readers = [(n.op, k) for n in f.node_def for k, t in enumerate(n.input) if t == text]
+    return bool(readers) and all(op == "Assert" and k for op, k in readers) and text not in f.ret.values()
