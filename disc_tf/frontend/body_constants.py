@@ -29,8 +29,8 @@ _Key = bytes
 
 @dataclasses.dataclass
 class Hoisted:
-    """``graph_def``: the argument itself if nothing changed. ``before``: nodes of the main graph that take constants now, as they were (their
-    inputs are the first of the present ones); ``places``: the constants that left, of functions of the given graph."""
+    """``graph_def``: the argument itself if nothing changed. ``before``: nodes of the main graph that take constants now, as they were
+    (their inputs are the first of the present ones); ``places``: the constants that left, of functions of the given graph."""
 
     graph_def: Any
     before: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -59,7 +59,7 @@ def may_travel(constant: Constant) -> bool:
 
 
 def travels(constant: Constant, needed: bool) -> bool:
-    """Whether a compiler elsewhere knows the content of a constant that is ``needed`` or not: as such, as a pattern, or as there is none."""
+    """Whether a compiler elsewhere knows the content of a constant (``needed``: as such; else as a pattern, or because there is none)."""
     if not constant.present or constant.dtype is None:
         return False
     return 0 in constant.shape or (needed and may_travel(constant)) or bool(known_pattern(constant))

@@ -9,11 +9,11 @@ from typing import Any
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import every_node
 from disc_tf.frontend.graph import Graph
+from disc_tf.frontend.patterns import PATTERN_ATTR, fill
 from disc_tf.frontend.tfproto import graph_from_bytes
 from disc_tf.optimizer import Request, compile_graph
 from disc_tf.options import OptionError, Options
 from disc_tf.remote.messages import new
-from disc_tf.frontend.patterns import PATTERN_ATTR, fill
 from disc_tf.remote.result import add_launch
 from disc_tf.version import __version__
 

@@ -20,15 +20,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from disc_tf.frontend.analysis import SOURCES
+from disc_tf.frontend.demand import Place, may_travel, needed_constants
 from disc_tf.frontend.functions import XLA_ATTR, called_functions
 from disc_tf.frontend.graph import Graph, TensorRef, constant_of, tensor_name
 from disc_tf.frontend.opaque import VARIABLE_SHAPE, TfShapes
 from disc_tf.frontend.opdefs import CONTROL_FLOW, op_info
+from disc_tf.frontend.patterns import PATTERN_ATTR, known_pattern
 from disc_tf.frontend.tensor_proto import Constant, fill_tensor
 from disc_tf.lowering.node import ORDINAL_ATTR
 from disc_tf.lowering.registry import RULES
-from disc_tf.frontend.demand import Place, may_travel, needed_constants
-from disc_tf.frontend.patterns import PATTERN_ATTR, known_pattern
 
 #: op type of a custom op
 UNKNOWN_OP = "DiscUnknown"

@@ -23,7 +23,7 @@ from disc_tf.remote.merge import Answer, ResultError, compile_remotely
 from disc_tf.remote.messages import message_class, new
 from disc_tf.runtime.artifact import pack, tensor_digest, unpack
 from disc_tf.runtime.executable import DiscError, Executable
-from tests.frontend.graphs import BOOL, F32, G, body_node, model
+from tests.frontend.graphs import F32, G, model
 
 SETTINGS = Options.from_overrides(targets=("native",), use_tf_shapes=False, min_cluster_size=1)
 RNG = np.random.default_rng(5)
@@ -217,22 +217,6 @@ def test_progress_and_dry_run() -> None:
     dry = compile_skeleton(graph, ["y"], (), options, dry_run=True)
     assert not dry.clusters and json.loads(dry.report_json)["clusters"][0]["status"] == "planned"
     assert message_class("CompileResult").FromString(result.SerializeToString()) == result
-
-
-def test_branches_with_constants_that_stay_home_are_left_alone() -> None:
-    """A constant inside a function's body has no place to come from: the node stays in TensorFlow, with the reason."""
-    g = G()
-    g.placeholder("x", [None, 8])
-    g.node("on", "Placeholder", dtype=("type", BOOL), shape=("shape", []))
-    for name, op in (("then", "Mul"), ("else", "Sub")):
-        f = g.function(name, {"a": F32}, {"o": ("u:z:0", F32)})
-        body_node(f, "c", "Const", [], dtype=("type", F32), value=np.array(0.75, np.float32))
-        body_node(f, "u", op, ["a", "c:output:0"], T=("type", F32))
-    types = {"Tcond": ("type", BOOL), "Tin": ("types", [F32]), "Tout": ("types", [F32]), "output_shapes": ("shapes", [])}
-    g.node("branch", "StatelessIf", ["on", "x"], then_branch=("func", "then"), else_branch=("func", "else"), **types)
-    g.unary("y", "branch")
-    there = remotely(g.proto, ["y"])
-    assert "skeleton" in {x.node: x.reason for x in there.report.left_out}["branch"]
 
 
 def test_nothing_here_imports_tensorflow_or_what_a_client_does_not_have() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.graph import Graph, resolve_outputs
+from disc_tf.frontend.patterns import PATTERN_ATTR, fill, pattern_of
 from disc_tf.frontend.tensor_proto import to_numpy
 from disc_tf.ir.types import DType
 from disc_tf.lowering.node import ORDINAL_ATTR
 from disc_tf.remote.canonical import canonical
-from disc_tf.frontend.patterns import PATTERN_ATTR, fill, pattern_of
 from disc_tf.remote.skeleton import make_skeleton
 from tests.frontend.graphs import BOOL, F32, I32, STRING, G, body_node
 
@@ -138,6 +138,18 @@ def test_equal_constants_have_one_ordinal() -> None:
     made, _ = skeleton(g, ["w"])
     ordinals = {n.name: n.attr[ORDINAL_ATTR].i for n in made.graph_def.node if n.op == "Const"}
     assert ordinals["a"] == ordinals["b"] != ordinals["c"] and made.opaque == 2
+
+
+def test_a_constant_without_elements_is_known() -> None:
+    """Type and shape are all that there is of it; it is no weight that could be missing."""
+    g = G()
+    g.placeholder("x", [None, 2])
+    g.const("none", np.zeros((0, 2)))
+    g.node("y", "ConcatV2", ["x", "none", "axis"], N=2, T=("type", F32), Tidx=("type", I32))
+    g.const("axis", 0, np.int32)
+    made, form = skeleton(g, ["y"])
+    constant = Graph(made.graph_def).constant("none")
+    assert made.opaque == 0 and constant is not None and constant.present and constant.array().shape == (0, 2)
 
 
 def test_dead_nodes_and_functions_do_not_travel() -> None:
