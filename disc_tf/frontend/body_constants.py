@@ -202,7 +202,7 @@ class _Hoist:
         if "_input_shapes" in f.attr:
             del f.attr["_input_shapes"]
         signature.name = ""
-        signature.name = f"{name}_taking_{hashlib.sha256(serialized(f)).hexdigest()[:12]}"
+        signature.name = f"disc_body_{name}_{hashlib.sha256(serialized(f)).hexdigest()[:12]}"
         self.new[signature.name] = f
         self.made[name, keys, loops] = signature.name
         return signature.name

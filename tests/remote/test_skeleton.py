@@ -147,7 +147,7 @@ def test_a_constant_without_elements_is_known() -> None:
     g.const("none", np.zeros((0, 2)))
     g.node("y", "ConcatV2", ["x", "none", "axis"], N=2, T=("type", F32), Tidx=("type", I32))
     g.const("axis", 0, np.int32)
-    made, form = skeleton(g, ["y"])
+    made, _ = skeleton(g, ["y"])
     constant = Graph(made.graph_def).constant("none")
     assert made.opaque == 0 and constant is not None and constant.present and constant.array().shape == (0, 2)
 
