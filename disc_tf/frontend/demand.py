@@ -1,8 +1,8 @@
 """Which constants a compiler elsewhere needs the content of: by what reads them, never by how small they are.
 
 An integer or bool constant of at most `MAX_BYTES` is needed if it reaches, through arithmetic on integers alone, an operand that a lowering
-rule reads at compile time (`lowering.compile_time`); a scalar of another type only if it is such an operand itself. Arguments and results
-of loops, branches and calls are followed into the functions' bodies.
+rule reads at compile time (`lowering.compile_time`); a scalar of another type only if it is such an operand itself (the exponent of a
+power only if it is 2). Arguments and results of loops, branches and calls are followed into the functions' bodies.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import read_body
-from disc_tf.frontend.graph import Graph
+from disc_tf.frontend.graph import Graph, constant_of
 from disc_tf.frontend.opdefs import CALL_OPS, op_info
 from disc_tf.frontend.patterns import known_pattern
 from disc_tf.frontend.reads import BRANCHES, LOOPS, first_argument, functions_of
 from disc_tf.frontend.tensor_proto import Constant
 from disc_tf.ir.types import DType
 from disc_tf.lowering import all_rules
-from disc_tf.lowering.compile_time import ARITHMETIC, compile_time_operands
+from disc_tf.lowering.compile_time import ARITHMETIC, VALUES, compile_time_operands
 
 #: of a constant that travels
 MAX_BYTES = 4096
@@ -112,6 +112,8 @@ class _Demand:
         for name, node in scope.nodes.items():
             refs = scope.inputs[name]
             work += [refs[at] for at in compile_time_operands(node.op, len(refs))]
+            if node.op in VALUES and _is_one_of(node.op, refs[VALUES[node.op][0]], scope):
+                work.append(refs[VALUES[node.op][0]])
             if _functions(node):
                 results[name] = set()
                 work += self._through(node, refs, set(), depth)
@@ -151,6 +153,16 @@ class _Demand:
         first = first_argument(node)
         wanted = {k for f in _functions(node) for k in self._arguments(f, results, depth + 1)}
         return [refs[k + first] for k in sorted(wanted) if k + first < len(refs)]
+
+
+def _is_one_of(op: str, ref: Ref, scope: _Scope) -> bool:
+    """Whether an operand is a constant with one of the values that the rule makes use of."""
+    source = scope.nodes.get(ref[0]) if ref[0] is not None else None
+    if source is None or source.op != "Const":
+        return False
+    constant = constant_of(source)
+    number = constant.present and constant.dtype is not None and all(d == 1 for d in constant.shape)
+    return number and float(constant.array().reshape(-1)[0]) in VALUES[op][1]
 
 
 def _functions(node: Any) -> list[str]:

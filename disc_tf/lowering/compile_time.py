@@ -76,6 +76,9 @@ OPERANDS: dict[str, tuple[int, ...]] = {
     **_ops("TensorListSplit", 1, 2),
 }
 
+#: TF op type -> (position, values): an operand that is read only if it is one number, and one of these. Any other may be a weight.
+VALUES: dict[str, tuple[int, frozenset[float]]] = {"Pow": (1, frozenset((2.0,)))}  # a square is a product
+
 #: Arithmetic on integers that shapes are made with: content that goes in decides content that comes out.
 ARITHMETIC = frozenset(
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 import disc_tf.ops
 from disc_tf.frontend.functions import every_node
-from disc_tf.frontend.rewrite import LAUNCH_OP, put_back, restore
+from disc_tf.frontend.rewrite import LAUNCH_OP, find_recipe, put_back, restore
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.just_in_time.program import Program, build, export
 from disc_tf.optimizer import optimize_graph_def
@@ -23,7 +24,7 @@ from tests.frontend.graphs import BOOL, F32, I32, STRING, G, body_node
 from tests.remote.test_compile import SETTINGS, Here, remotely
 
 RNG = np.random.default_rng(11)
-TABLE = RNG.standard_normal((50, 4)).astype(np.float32)
+TABLE = RNG.standard_normal((100, 4)).astype(np.float32)
 W = RNG.standard_normal((4, 4)).astype(np.float32)
 HALF = np.float32(0.7531)
 #: what must not be on the wire: a row of the table, one of the weights, a factor
@@ -105,7 +106,17 @@ def with_nothing(x):
     return x
 
 
-BODIES = [in_loop, in_branch, in_nested, in_condition_and_body, in_case, in_calls, in_compiled_call, decode, with_nothing]
+def grow(x):
+    """What it makes grows up to a limit that stays at home."""
+    return tf.while_loop(
+        lambda i, _: i < 7,
+        lambda i, y: (i + 1, tf.concat([y, tf.tanh(y[-1:] @ tf.constant(W)) * HALF], 0)),
+        [tf.constant(2), x],
+        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None, 4])],
+    )[1]
+
+
+BODIES = [grow, in_loop, in_branch, in_nested, in_condition_and_body, in_case, in_calls, in_compiled_call, decode, with_nothing]
 
 
 def traced(fn: Callable[..., Any]) -> Program:
@@ -135,6 +146,18 @@ def test_nothing_of_a_body_travels_and_the_node_compiles(fn: Callable[..., Any])
         want = program.concrete(x)
         for graph in (done.graph_def, here.graph_def, back):
             np.testing.assert_allclose(build(program, graph)(x), want, rtol=2e-5, atol=1e-6)
+
+
+def test_weights_of_bodies_are_in_the_graph_once() -> None:
+    """Not in the code of any target, nor in the recipe; taken back, the graph is as large as it was."""
+    program = traced(decode)
+    settings = dataclasses.replace(SETTINGS, targets=("x86-64-v2", "x86-64-v3"))
+    there = remotely(program.graph_def, program.fetches, settings=settings)
+    for done in (there, optimize_graph_def(program.graph_def, program.fetches, settings)):
+        assert serialized(program.graph_def).count(TABLE.tobytes()) == 2
+        assert serialized(done.graph_def).count(TABLE.tobytes()) == 1
+        assert TABLE.tobytes() not in zlib.decompress(find_recipe(done.graph_def))
+        assert serialized(restore(done.graph_def)) == serialized(program.graph_def)
 
 
 def serialized_values(graph_def: Any) -> bytes:
@@ -226,7 +249,7 @@ def two_branches(*, text: bool = False, deny: bool = False) -> G:
     return g
 
 
-def both_ways(graph_def: Any, outputs: list[str]) -> Callable[[bool, np.ndarray], Any]:
+def both_ways(graph_def: Any, outputs: list[str]) -> Callable[..., Any]:
     """The graph as a function of the condition and x."""
     disc_tf.ops.load_op_library()
     new = tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString())
@@ -308,3 +331,31 @@ def test_saved_models(tmp_path: Path) -> None:
         np.testing.assert_allclose(ours(x)["out"], theirs(x)["out"], rtol=2e-5, atol=1e-6)
     restore_saved_model(tmp_path / "out", tmp_path / "back")
     assert (tmp_path / "back" / "saved_model.pb").read_bytes() == (tmp_path / "in" / "saved_model.pb").read_bytes()
+
+
+def test_loops_and_conditionals_of_tensorflow_1() -> None:
+    """What their frames hold becomes bodies first."""
+    v1 = tf.compat.v1
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = v1.placeholder(tf.float32, [None, 4], "x")
+            on = v1.placeholder(tf.bool, [], "on")
+            y = v1.while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, tf.tanh(y @ tf.constant(W)) * HALF), [0, x])[1]
+            v1.cond(on, lambda: y @ tf.constant(W), lambda: y * HALF + TABLE[20], name="cond")
+    finally:
+        v1.enable_control_flow_v2()
+    graph_def = graph.as_graph_def()
+    output = next(n.name for n in graph_def.node if n.op == "Merge" and n.name.startswith("cond"))
+    transport = Here()
+    done = remotely(graph_def, [output], transport)
+    assert done.report.coverage == 1.0, done.report.to_text()
+    assert not [s for s in SECRETS for request in transport.requests if s in request.graph]
+    assert serialized(restore(done.graph_def)) == serialized(graph_def)
+    back = put_back(done.graph_def, [c.name for c in done.report.compiled_clusters])
+    ours, theirs, again = (both_ways(g, [f"{output}:0"]) for g in (done.graph_def, graph_def, back))
+    for x in inputs():
+        for flag in (True, False):
+            want = theirs(tf.constant(flag), x)[0]
+            np.testing.assert_allclose(ours(tf.constant(flag), x)[0], want, rtol=2e-5, atol=1e-6)
+            np.testing.assert_allclose(again(tf.constant(flag), x)[0], want, rtol=2e-5, atol=1e-6)

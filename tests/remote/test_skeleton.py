@@ -192,6 +192,18 @@ def test_values_travel_by_their_role(op: str, position: int, dtype: Any) -> None
     assert [name for name, _ in made.sent] == ["role"]
 
 
+@pytest.mark.parametrize(("exponent", "sent"), [(2.0, ["role"]), (3.0, []), (FLOAT, []), ([2.0, 2.0], [])])
+def test_an_exponent_travels_if_it_makes_a_square(exponent: Any, sent: list[str]) -> None:
+    g = G()
+    g.placeholder("x", [None, 2])
+    g.const("role", exponent)
+    g.const("data", 2.0)
+    g.binary("y", "x", "role", "Pow")
+    g.binary("z", "y", "data", "Mul")
+    made, _ = skeleton(g, ["z"])
+    assert [name for name, _ in made.sent] == sent
+
+
 def test_values_travel_through_integer_arithmetic_only() -> None:
     g = G()
     g.placeholder("x", [None, 8])
