@@ -14,6 +14,7 @@ from typing import Any
 
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, VERIFY_FAILED, CommandError, check_output, write_atomically
 from disc_tf.commands.optimize import add_option_flags, options_from
+from disc_tf.commands.signers import refuse_local_code
 from disc_tf.commands.unused import NO_WARMUP, NOT_WATCHED, ONE_SEGMENT, ROLLBACK, WATCHED, refuse
 from disc_tf.commands.verify import at_least, seconds
 from disc_tf.options import Options
@@ -92,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
     refuse(args, WATCHED if args.watch else NOT_WATCHED)
     if args.no_warmup:
         refuse(args, NO_WARMUP)
+    if args.rollback is None:
+        refuse_local_code()
     flags = option_flags(args)
     try:
         return _prepare(args, flags)

@@ -38,7 +38,7 @@ def set_trust(file: str) -> None:
         raise CommandError(f"--trust-file: {e.message}", USAGE) from e
 
 
-def refuse_local_code(remote: str) -> None:
+def refuse_local_code(remote: str = "") -> None:
     """`CommandError` where a policy is in force and this machine would compile: what it makes cannot be run to verify it."""
     if (policy := os.environ.get(VARIABLE)) and not remote:
         raise CommandError(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from disc_tf import ops
+from disc_tf.cli import main
 from disc_tf.runtime import counters, library_path, pack
 from tests.runtime import toy
 from tests.runtime.signed import Keys, trusting
@@ -59,7 +60,7 @@ def test_sessions_name_the_node(keys: Keys) -> None:
     assert "tower/DiscLaunch" in e.value.message and "changed: the signature of key '2026-11' is for other code" in e.value.message
 
 
-def test_a_saved_model_keeps_its_signature(keys: Keys, tmp_path: Path) -> None:
+def test_a_saved_model_keeps_its_signature(keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Saved, loaded, saved again by TensorFlow."""
     good = pack(keys.signed(toy.artifact(name="saved")))
     w, n, x = _values()
@@ -71,11 +72,15 @@ def test_a_saved_model_keeps_its_signature(keys: Keys, tmp_path: Path) -> None:
 
     tf.saved_model.save(Model(), str(tmp_path / "1"))
     tf.saved_model.save(tf.saved_model.load(str(tmp_path / "1")), str(tmp_path / "2"))
+    assert main(["inspect", str(tmp_path / "2")]) == 0
+    assert "native code of 1 launches: signed with key '2026-11' until" in capsys.readouterr().out
     with trusting(keys.trust):
         _check(tf.saved_model.load(str(tmp_path / "2")).serve(n, x), w, n, x)
     keys.trust.write_text(keys.trust.read_text() + "revoked = true\n")
     with trusting(keys.trust), pytest.raises(tf.errors.PermissionDeniedError, match="is revoked"):
         tf.saved_model.load(str(tmp_path / "2")).serve(n, x)
+    assert main(["inspect", str(tmp_path / "2"), "--trust-file", str(keys.trust)]) == 5
+    assert "DiscLaunch is not trusted: signed with key '2026-11', which is revoked" in capsys.readouterr().err
 
 
 def test_threads_that_make_kernels_at_once(keys: Keys) -> None:

@@ -268,3 +268,23 @@ def test_by_the_environment(keys: Keys, tmp_path: Path) -> None:
     assert child("good", DISC_TF_TRUST=keys.trust.name) == f"loaded {keys.trust}"  # against the directory that the process began in
     assert "the code is not signed" in child("bad", DISC_TF_TRUST=str(keys.trust))
     assert "trust file /nowhere: No such file" in child("good", DISC_TF_TRUST="/nowhere")
+
+
+def test_doctor_and_metrics_show_the_policy(keys: Keys, tmp_path: Path) -> None:
+    from disc_tf.commands.doctor import _trust
+    from disc_tf.serving.metrics import _Runtime
+
+    ((_, good, text),) = _trust()
+    assert good and text.startswith("none") and not list(_Runtime().collect())
+    with trusting(keys.trust):
+        before = {s.labels["result"]: s.value for f in _Runtime().collect() for s in f.samples}
+        assert refusal(toy.artifact()) and not refusal(keys.signed(toy.artifact()))
+        after = {s.labels["result"]: s.value for f in _Runtime().collect() for s in f.samples}
+        assert {k: after[k] - before[k] for k in after} == {"accepted": 1, "refused": 1}
+        ((_, good, text),) = _trust()
+        assert good and text.endswith("; keys: 2026-11")
+        keys.trust.write_text(keys.trust.read_text() + "revoked = true\n")
+        assert _trust()[0][2].endswith("2026-11 (revoked)")
+        keys.trust.unlink()
+        ((_, good, text),) = _trust()
+        assert not good and "No such file" in text

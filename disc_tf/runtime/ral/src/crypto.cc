@@ -80,7 +80,8 @@ Found* load() {
       return found;
     }
   }
-  found->status = Status(kFailedPrecondition, "a trust policy needs OpenSSL's libcrypto.so.3 or libcrypto.so.1.1 (Debian, Ubuntu: libssl3; RHEL: openssl-libs): " + tried);
+  found->status = Status(kFailedPrecondition,
+                         "a trust policy needs OpenSSL's libcrypto.so.3 or libcrypto.so.1.1 (Debian, Ubuntu: libssl3; RHEL: openssl-libs): " + tried);
   return found;
 }
 
@@ -103,7 +104,8 @@ bool Crypto::verify(const uint8_t* key, const uint8_t* signature, const void* da
   return good;
 }
 
-Sha256::Sha256(const Crypto& crypto) : crypto_(crypto), context_(crypto.digest_new()), good_(context_ && crypto.digest_init(context_, crypto.sha256(), nullptr) == 1) {}
+Sha256::Sha256(const Crypto& crypto)
+    : crypto_(crypto), context_(crypto.digest_new()), good_(context_ && crypto.digest_init(context_, crypto.sha256(), nullptr) == 1) {}
 
 Sha256::~Sha256() {
   if (context_) crypto_.digest_free(context_);

@@ -85,7 +85,8 @@ Status check_signature(const Artifact& a, const std::vector<TrustedKey>& keys, c
   if (key->revoked) return denied("signed with key " + name + ", which the trust file " + path + " says is revoked: compile again");
   if (key->not_before && now < *key->not_before - kClockSkew) return denied("key " + name + " is not valid yet (is this machine's clock right?)");
   if (key->not_after && now > *key->not_after + kClockSkew) return denied("key " + name + " has expired: get a newer trust file, and compile again");
-  if (a.signature.size() != 64 || !crypto->verify(key->key.data(), reinterpret_cast<const uint8_t*>(a.signature.data()), a.statement.data(), a.statement.size()))
+  const auto* signature = reinterpret_cast<const uint8_t*>(a.signature.data());
+  if (a.signature.size() != 64 || !crypto->verify(key->key.data(), signature, a.statement.data(), a.statement.size()))
     return denied("the signature of key " + name + " is wrong: it was changed, or made by somebody else");
   // from here on the statement is the service's
   if (!said.has_not_after || now > said.not_after + kClockSkew)

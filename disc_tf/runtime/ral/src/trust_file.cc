@@ -102,16 +102,25 @@ bool time_value(const std::string& s, std::optional<double>* out) {
 // Why a line does not fit; "" if it does.
 std::string read_field(const std::string& name, const std::string& value, TrustedKey* key) {
   std::string text;
-  if (name == "id") return text_value(value, &key->id) && !key->id.empty() && key->id.size() <= kMaxId ? "" : "id: 1 to 64 ASCII characters in double quotes are wanted, no quotes or backslashes in them";
-  if (name == "public") return text_value(value, &text) && base64_value(text, &key->key) ? "" : "public: 32 bytes in base64, in double quotes, are wanted";
-  if (name == "not_before" || name == "not_after")
-    return time_value(bare_value(value), name == "not_after" ? &key->not_after : &key->not_before) ? "" : name + ": a date and time with its zone is wanted, such as 2026-11-01T00:00:00Z";
+  if (name == "id") {
+    const bool good = text_value(value, &key->id) && !key->id.empty() && key->id.size() <= kMaxId;
+    return good ? "" : "id: 1 to 64 ASCII characters in double quotes are wanted, no quotes or backslashes in them";
+  }
+  if (name == "public") {
+    const bool good = text_value(value, &text) && base64_value(text, &key->key);
+    return good ? "" : "public: 32 bytes in base64, in double quotes, are wanted";
+  }
+  if (name == "not_before" || name == "not_after") {
+    const bool good = time_value(bare_value(value), name == "not_after" ? &key->not_after : &key->not_before);
+    return good ? "" : name + ": a date and time with its zone is wanted, such as 2026-11-01T00:00:00Z";
+  }
   if (name == "revoked") {
     text = bare_value(value);
     key->revoked = text == "true";
     return text == "true" || text == "false" ? "" : "revoked: true or false is wanted";
   }
-  return "only [[key]], id, public, not_before, not_after and revoked are wanted, each on a line of its own, as `python -m disc_tf_server.signing trust` prints them";
+  return "only [[key]], id, public, not_before, not_after and revoked are wanted, each on a line of its own, as `python -m disc_tf_server.signing "
+         "trust` prints them";
 }
 
 }  // namespace
@@ -120,7 +129,9 @@ Status parse_trust_file(const std::string& text, const std::string& path, std::v
   out->clear();
   std::set<std::string> given, ids;
   size_t line = 0;
-  const auto wrong = [&](const std::string& why) { return Status(kFailedPrecondition, "trust file " + path + ", line " + std::to_string(line) + ": " + why); };
+  const auto wrong = [&](const std::string& why) {
+    return Status(kFailedPrecondition, "trust file " + path + ", line " + std::to_string(line) + ": " + why);
+  };
   // the key that ends here is whole
   const auto finish = [&]() -> std::string {
     if (out->empty()) return "";
@@ -147,7 +158,8 @@ Status parse_trust_file(const std::string& text, const std::string& path, std::v
     const size_t equals = s.find('=');
     const std::string name = trimmed(s.substr(0, equals));
     if (out->empty()) return wrong("a [[key]] is wanted first");
-    if (const std::string why = read_field(name, equals == std::string::npos ? "" : trimmed(s.substr(equals + 1)), &out->back()); !why.empty()) return wrong(why);
+    const std::string value = equals == std::string::npos ? "" : trimmed(s.substr(equals + 1));
+    if (const std::string why = read_field(name, value, &out->back()); !why.empty()) return wrong(why);
     if (!given.insert(name).second) return wrong(name + " occurs twice");
   }
   if (const std::string why = finish(); !why.empty()) return wrong(why);
