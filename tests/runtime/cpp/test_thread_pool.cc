@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -68,7 +69,74 @@ void float_bits(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
   }
 }
 
+// Adds up what it was given: how many tasks, and their numbers modulo 2^64.
+void add_up(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  auto* sums = static_cast<std::atomic<uint64_t>*>(a->bufs[0]);
+  const auto first = static_cast<uint64_t>(begin), count = static_cast<uint64_t>(end - begin);
+  if (begin >= end) sums[2].fetch_add(1);
+  sums[0].fetch_add(count);
+  sums[1].fetch_add(first * count + (count % 2 ? count * ((count - 1) / 2) : count / 2 * (count - 1)));
+}
+
+// A thread begins with its own share: gives the number of the share of the first tasks that each thread took.
+void first_of_thread(const disc_kernel_args* a, int64_t begin, int64_t end, void*) {
+  auto* waiting = static_cast<std::atomic<int>*>(a->bufs[0]);
+  auto* firsts = static_cast<std::atomic<int64_t>*>(a->bufs[1]);
+  thread_local int64_t seen = -1;
+  const auto run = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a->bufs[2]));
+  if (seen != run) {
+    seen = run;
+    firsts[waiting->fetch_add(-1) - 1] = begin;
+  }
+  // until all threads have begun nobody goes on to the shares of others
+  const auto end_of_patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (waiting->load() > 0 && std::chrono::steady_clock::now() < end_of_patience) std::this_thread::yield();
+  (void)end;
+}
+
 }  // namespace
+
+TEST(more_tasks_than_fit_into_half_a_word) {
+  for (int threads : {1, 2, 3}) {
+    ThreadPool::get().set_threads(threads);
+    for (int64_t tasks : {(int64_t{1} << 31) - 1, int64_t{1} << 31, (int64_t{1} << 32) + 5, (int64_t{1} << 40) + 12345}) {
+      for (int64_t grain : {int64_t{1} << 24, int64_t{1} << 39}) {
+        std::atomic<uint64_t> sums[3]{};
+        void* bufs[] = {sums};
+        const disc_kernel_args args{bufs, nullptr, nullptr};
+        ThreadPool::Work work;
+        work.fn = add_up;
+        work.args = &args;
+        work.tasks = tasks;
+        work.grain = std::max(grain, tasks >> 12);
+        ThreadPool::get().run(work, ThreadPool::get().width(work));
+        const auto n = static_cast<uint64_t>(tasks);
+        EXPECT_EQ(sums[0].load(), n);
+        EXPECT_EQ(sums[1].load(), n % 2 ? n * ((n - 1) / 2) : n / 2 * (n - 1));
+        EXPECT_EQ(sums[2].load(), 0u);
+      }
+    }
+  }
+}
+
+TEST(each_thread_begins_with_its_own_share) {
+  ThreadPool& pool = ThreadPool::get();
+  pool.set_threads(3);
+  for (int64_t run = 0; run < 20; ++run) {
+    std::atomic<int> waiting{3};
+    std::atomic<int64_t> firsts[3]{};
+    void* bufs[] = {&waiting, firsts, reinterpret_cast<void*>(static_cast<uintptr_t>(run))};
+    const disc_kernel_args args{bufs, nullptr, nullptr};
+    ThreadPool::Work work;
+    work.fn = first_of_thread;
+    work.args = &args;
+    work.tasks = 300;
+    pool.run(work, pool.width(work));
+    std::set<int64_t> shares;
+    for (auto& f : firsts) shares.insert(f.load());
+    EXPECT(shares == (std::set<int64_t>{0, 100, 200}));
+  }
+}
 
 TEST(every_task_runs_once) {
   disc::install_fork_handlers();

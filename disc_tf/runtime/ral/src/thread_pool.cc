@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
+#include <cstddef>
 #include <cstdio>
+#include <new>
 
 #include "cpu.h"
 #include "float_mode.h"
@@ -21,8 +23,11 @@ namespace disc {
 namespace {
 
 constexpr size_t kStackSize = size_t{1} << 20;
-constexpr int kShare = 2;  // a thread takes at most this part of its fair share of what is left
-// A worker stays awake this long after its last job: the kernels of a run follow each other in microseconds.
+constexpr uint64_t kPiece = 2;  // a thread takes at most this part of what is left of a share
+// To wake a thread takes longer than most kernels (a few system calls and, in a virtual machine, an interrupt to another CPU). So a worker
+// stays awake while there is a run, up to a bound: until the next kernel that has work for it.
+constexpr auto kSpinInRun = std::chrono::microseconds(500);
+// and this long when there is none: the next may begin at once
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr size_t kKeptScratch = size_t{4} << 20;
 constexpr uint32_t kSleeping = 1u << 31;  // in Job::pending: the caller sleeps
@@ -33,38 +38,67 @@ void futex_wait(std::atomic<uint32_t>* word, uint32_t value) {
 // Only the address counts: the word may be gone already, which at worst wakes somebody too early.
 void futex_wake(void* word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
 
-// Waits actively until `done`, at most kSpin; not at all if `crowded`.
-template <typename Done>
-bool spin(bool crowded, Done done) {
+// Waits actively until `done`, as long as `patience()` says of the time that has passed.
+template <typename Done, typename Patience>
+bool spin(Done done, Patience patience) {
   if (done()) return true;
-  if (crowded) return false;
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
+  const auto start = std::chrono::steady_clock::now();
+  while (patience(std::chrono::steady_clock::now() - start)) {
     for (int i = 0; i < 32; ++i) {
       if (done()) return true;
       _mm_pause();
     }
-  } while (std::chrono::steady_clock::now() < end);
+  }
   return done();
 }
 
 }  // namespace
 
 // Lives on the launching caller's stack. A worker that took it counts in `pending` and touches nothing of it afterwards.
+//
+// Each thread has a share of the tasks, the same one in each launch of a size: what it wrote, it finds in its own cache in the next
+// kernel. It takes its share from the front in pieces, large at first, `grain` at the end; who is done takes from the back of others'.
 struct ThreadPool::Job {
-  explicit Job(const Work& w) : work(w) {}
+  Job(const Work& w, int threads) : work(w), width(threads) {
+    unit = (work.tasks >> 31) + 1;  // tasks that are counted as one, so that two ends fit into a word
+    grain = static_cast<uint64_t>((work.grain + unit - 1) / unit);
+    const int64_t units = (work.tasks + unit - 1) / unit;
+    for (int64_t i = 0; i < width; ++i) {
+      const auto begin = static_cast<uint64_t>(units * i / width), end = static_cast<uint64_t>(units * (i + 1) / width);
+      new (&storage[i]) std::atomic<uint64_t>(pack(begin, end));
+    }
+  }
   const Work& work;
-  int64_t parts = 1;  // a chunk is this share of what is left: large at first, `grain` at the end, so that all threads end together
-  alignas(64) std::atomic<int64_t> next{0};
+  int width;
+  int64_t unit;
+  uint64_t grain;
   alignas(64) std::atomic<uint32_t> pending{0};
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  Line storage[kMaxWorkers + 1];  // only `width` of them are made
 
-  void execute(void* scratch) {
-    int64_t begin = next.load(std::memory_order_relaxed);
-    while (begin < work.tasks) {
-      const int64_t end = std::min(begin + std::max(work.grain, (work.tasks - begin) / parts), work.tasks);
-      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
-      work.fn(work.args, begin, end, scratch);
-      begin = next.load(std::memory_order_relaxed);
+  static uint64_t pack(uint64_t begin, uint64_t end) { return end << 32 | begin; }
+  std::atomic<uint64_t>& share(int i) { return *std::launder(reinterpret_cast<std::atomic<uint64_t>*>(&storage[i])); }
+
+  void execute(int self, void* scratch) {
+    drain(share(self), true, scratch);
+    for (int i = 1; i < width; ++i) drain(share((self + i) % width), false, scratch);
+  }
+
+  void drain(std::atomic<uint64_t>& range, bool own, void* scratch) {
+    uint64_t seen = range.load(std::memory_order_relaxed);
+    for (;;) {
+      uint64_t begin = seen & 0xffffffff, end = seen >> 32;
+      if (begin >= end) return;
+      const uint64_t n = std::min(std::max(grain, (end - begin) / kPiece), end - begin);
+      if (!range.compare_exchange_weak(seen, own ? pack(begin + n, end) : pack(begin, end - n), std::memory_order_relaxed)) continue;
+      if (own)
+        end = begin + n;
+      else
+        begin = end - n;
+      work.fn(work.args, static_cast<int64_t>(begin) * unit, std::min(static_cast<int64_t>(end) * unit, work.tasks), scratch);
+      seen = range.load(std::memory_order_relaxed);
     }
   }
 };
@@ -72,6 +106,7 @@ struct ThreadPool::Job {
 struct alignas(64) ThreadPool::Worker {
   ThreadPool* pool = nullptr;
   int index = 0;
+  int part = 0;  // its place in the job in `mail`
   alignas(64) std::atomic<Job*> mail{nullptr};
   std::atomic<uint32_t> parked{0};
   MemoryPool::Block scratch;
@@ -87,7 +122,7 @@ struct alignas(64) ThreadPool::Worker {
   Job* wait_for_mail() {
     auto has_mail = [this] { return mail.load(std::memory_order_relaxed) != nullptr; };
     for (;;) {
-      if (spin(pool->crowded(), has_mail)) {
+      if (spin(has_mail, [this](auto passed) { return pool->worth_waiting(passed); })) {
         // Null after all if the sender took it back.
         if (Job* job = mail.exchange(nullptr, std::memory_order_acquire)) return job;
         continue;
@@ -125,8 +160,10 @@ int ThreadPool::threads() {
 
 void ThreadPool::set_threads(int n) { limit_.store(std::min(n, kMaxWorkers + 1), std::memory_order_relaxed); }
 
-bool ThreadPool::crowded() const {
-  return runs_.load(std::memory_order_relaxed) > std::max(1, limit_.load(std::memory_order_relaxed));
+bool ThreadPool::worth_waiting(std::chrono::steady_clock::duration passed) const {
+  const int runs = runs_.load(std::memory_order_relaxed);
+  if (runs > std::max(1, limit_.load(std::memory_order_relaxed))) return false;  // others need the CPUs
+  return passed < (runs > 0 ? kSpinInRun : kSpin);
 }
 
 int ThreadPool::width(const Work& work) {
@@ -141,21 +178,20 @@ int ThreadPool::width(const Work& work) {
 
 void ThreadPool::run(const Work& work, int width) {
   if (width > 1 && workers() < threads() - 1) start_workers(threads() - 1);
-  Job job(work);
-  job.parts = static_cast<int64_t>(width) * kShare;
-
   std::array<Worker*, kMaxWorkers> helpers;
   const int count = width > 1 ? claim(width - 1, helpers.data()) : 0;
+  Job job(work, count + 1);
   job.pending.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
   for (int i = 0; i < count; ++i) {
     Worker& w = *helpers[i];
+    w.part = i + 1;
     w.mail.store(&job, std::memory_order_seq_cst);
     if (w.parked.load(std::memory_order_seq_cst) != 0) {
       w.parked.store(0, std::memory_order_relaxed);
       futex_wake(&w.parked);
     }
   }
-  job.execute(work.scratch);
+  job.execute(0, work.scratch);
   for (int i = 0; i < count; ++i) {  // those that have not begun need not begin
     Job* expected = &job;
     if (!helpers[i]->mail.compare_exchange_strong(expected, nullptr, std::memory_order_acq_rel)) continue;
@@ -163,7 +199,7 @@ void ThreadPool::run(const Work& work, int width) {
     job.pending.fetch_sub(1, std::memory_order_relaxed);
   }
   auto done = [&job] { return job.pending.load(std::memory_order_acquire) == 0; };
-  if (spin(crowded(), done)) return;
+  if (spin(done, [this](auto passed) { return worth_waiting(passed); })) return;
   if (job.pending.fetch_or(kSleeping, std::memory_order_acq_rel) == 0) return;
   for (uint32_t now; (now = job.pending.load(std::memory_order_acquire)) != kSleeping;) futex_wait(&job.pending, now);
 }
@@ -173,7 +209,7 @@ void* ThreadPool::thread_main(void* argument) {
   set_kernel_float_mode();
   for (;;) {
     Job* job = w.wait_for_mail();
-    if (w.provide_scratch(job->work.scratch_bytes)) job->execute(w.scratch.data);
+    if (w.provide_scratch(job->work.scratch_bytes)) job->execute(w.part, w.scratch.data);
     // Idle first: a caller that goes on with its next launch at once should find us.
     w.pool->set_idle(w.index);
     std::atomic<uint32_t>* pending = &job->pending;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 
@@ -58,7 +59,8 @@ class ThreadPool {
   void start_workers(int count);
   int claim(int count, Worker** out);
   void set_idle(int index);
-  bool crowded() const;
+  // Whether to wait actively still, after this long; not with more runs than threads.
+  bool worth_waiting(std::chrono::steady_clock::duration passed) const;
 
   static std::atomic<ThreadPool*> instance_;
   std::mutex mutex_;  // starts of threads
