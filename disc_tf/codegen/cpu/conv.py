@@ -25,7 +25,7 @@ from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, merge_axes, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import PTR, V, const, vec
+from disc_tf.codegen.llvm import I1, PTR, V, const, vec
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmax, dmin, product
@@ -180,10 +180,20 @@ class _Conv:
         column_blocks = _blocks(self, features, self.block_columns)
         each = b.udiv(b.add(width, b.sub(pixel_blocks, 1)), b.smax(pixel_blocks, b.i64(1)))
 
+        # Neighbouring tasks, which one thread does, share what is larger: lines of the data or weights. Products before and after
+        # choose alike, so that a thread finds what it wrote itself.
+        parts = b.mul(column_blocks, self.blocks)
+        places = b.mul(b.mul(pixel_blocks, line_blocks), images)
+        by_lines = const(0, I1)
+        if self.packed is not None:
+            by_lines = b.icmp("sgt", b.mul(b.mul(width, lines), images), b.mul(features, self.blocks))
+        fast = b.select(by_lines, parts, places)
+
         def task(t: V, held: list[V]) -> list[V]:
-            pixel, rest = b.urem(t, pixel_blocks), b.udiv(t, pixel_blocks)
-            lead, rest = b.urem(rest, line_blocks), b.udiv(rest, line_blocks)
-            image, part = b.urem(rest, images), b.udiv(rest, images)
+            major, minor = b.udiv(t, fast), b.urem(t, fast)
+            place, part = b.select(by_lines, major, minor), b.select(by_lines, minor, major)
+            pixel, rest = b.urem(place, pixel_blocks), b.udiv(place, pixel_blocks)
+            lead, image = b.urem(rest, line_blocks), b.udiv(rest, line_blocks)
             group, column = b.udiv(part, column_blocks), b.urem(part, column_blocks)
             p0, c0 = b.mul(pixel, each), b.mul(column, self.block_columns)
             block = Block(

@@ -26,7 +26,7 @@ from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import I8, V, vec
+from disc_tf.codegen.llvm import I1, I8, V, const, vec
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.core import Value
@@ -123,13 +123,26 @@ class _Gemm:
     def block_columns(self) -> int:
         """Columns of a task: whole panels; one if the product has so few that two threads could not share them evenly."""
         nr = self.tile.nr
-        panels = max(_COLUMN_BYTES // self.ty.bytes // nr, 1)
-        few = self.n.is_static and int(self.n) < _FEW_BLOCKS * panels * nr
-        return nr if few else panels * nr
+        return nr if self._few_columns else self._panels * nr
+
+    @property
+    def _panels(self) -> int:
+        return max(_COLUMN_BYTES // self.ty.bytes // self.tile.nr, 1)
+
+    @property
+    def _few_columns(self) -> bool:
+        return self.n.is_static and int(self.n) < _FEW_BLOCKS * self._panels * self.tile.nr
 
     @property
     def block_rows(self) -> int:
         return _ROWS // self.tile.mr * self.tile.mr
+
+    def _row_blocks(self) -> Dim:
+        """Blocks of rows; two at least of few columns, so that an odd number of panels leaves no thread without work."""
+        blocks = ceildiv(self.m, self.block_rows)
+        if self.packed is None or not self._few_columns:
+            return blocks
+        return dmax(blocks, dmin(ceildiv(self.m, 2 * self.tile.mr), 2))
 
     def _direct(self) -> View | None:
         """Where the product may be written without a detour: stored as it is, rows of whole vectors."""
@@ -156,7 +169,7 @@ class _Gemm:
         frame, b = self.frame, self.b
         m, n, k = frame.dim(self.m), frame.dim(self.n), frame.dim(self.k)
         self.m_v, self.n_v, self.k_v = m, n, k
-        rb = b.udiv(b.add(m, self.block_rows - 1), self.block_rows)
+        rb = frame.dim(self._row_blocks())
         cb = b.udiv(b.add(n, self.block_columns - 1), self.block_columns)
         rows_each = b.udiv(b.add(m, b.sub(rb, 1)), b.smax(rb, 1))  # balanced row blocks
         self._prepare_operands()
@@ -168,12 +181,15 @@ class _Gemm:
         block_rows = self.tile.mr if strip else self.block_rows
         whole = block_rows * self.block_columns + 2 * self.tile.lanes
         block = frame.scratch_area(whole * self.ty.bytes if direct is None else 0)
-        columns_first = self.copy_lhs and self.packed is not None
+        self.by_rows = by_rows = const(1, I1) if self.copy_lhs else b.icmp("sgt", m, n)
+        fast, each = b.select(by_rows, cb, rb), b.mul(rb, cb)
 
         def task(t: V, held: list[V]) -> list[V]:
-            if columns_first:
-                cblock, rest = b.urem(t, cb), b.udiv(t, cb)
-                rblock, batch = b.urem(rest, rb), b.udiv(rest, rb)
+            if self.packed is not None:
+                # Neighbouring tasks, which one thread does, share what is larger: a block of rows of A or of columns of B.
+                batch, rest = b.udiv(t, each), b.urem(t, each)
+                major, minor = b.udiv(rest, fast), b.urem(rest, fast)
+                rblock, cblock = b.select(by_rows, major, minor), b.select(by_rows, minor, major)
             else:
                 rblock, rest = b.urem(t, rb), b.udiv(t, rb)
                 cblock, batch = b.urem(rest, cb), b.udiv(rest, cb)
@@ -196,7 +212,7 @@ class _Gemm:
             return [a_id, held_b]
 
         b.loop(frame.begin, frame.end, 1, [b.i64(-1), b.i64(-1)], task, "task")
-        tasks = self.batch * ceildiv(self.m, self.block_rows) * ceildiv(self.n, self.block_columns)
+        tasks = self.batch * self._row_blocks() * ceildiv(self.n, self.block_columns)
         return frame.kernel(self.fusion.name, tasks, self._grain())
 
     def _grain(self) -> Dim:
@@ -332,7 +348,8 @@ class _Gemm:
         panel, width = b.mul(k, nr), b.i64(nr)
         here = b.gep(self.b_base, b.mul(n0, k), elem)
         after = b.add(n0, self.block_columns)
-        ahead = b.gep(self.b_base, b.mul(b.select(b.icmp("slt", after, self.n_v), after, n0), k), elem)
+        again = b.select(self.by_rows, b.i64(0), n0)  # the next block of rows begins anew, or has the same columns
+        ahead = b.gep(self.b_base, b.mul(b.select(b.icmp("slt", after, self.n_v), after, again), k), elem)
         blocks, block = k_blocks(b, k)
         strips = Strips.of(b, rows, self.tile.mr)
         pace = strips.pace(b, nr * elem.bytes)
