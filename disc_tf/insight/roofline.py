@@ -22,7 +22,8 @@ from disc_tf.runtime.cpu import native_target
 #: bytes of a thread's working set at which bandwidth is measured: first, second and third level cache, memory
 WORKING_SETS = (32 << 10, 512 << 10, 8 << 20, 128 << 20)
 _ACCUMULATORS = 12
-_SECONDS = 0.02
+#: what a thread does in a round, about
+_ROUND_NS = 5_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,28 +70,32 @@ def measure(threads: int) -> Machine:
 
 
 def _rate(work: Sequence[Callable[[], None]], amount: float) -> float:
-    """``amount`` a nanosecond, all threads together: the best of some rounds after a first one that counts for nothing."""
-    best = 0.0
-    started = time.perf_counter()
-    for attempt in range(1000):
-        threads = [threading.Thread(target=_repeat, args=(w, 4)) for w in work[1:]]
-        start = time.perf_counter_ns()
-        for t in threads:
-            t.start()
-        _repeat(work[0], 4)
-        for t in threads:
-            t.join()
-        spent = time.perf_counter_ns() - start
-        if attempt:
-            best = max(best, amount * 4 * len(work) / spent)
-        if attempt >= 3 and time.perf_counter() - started > _SECONDS * 4:
-            break
-    return best
+    """``amount`` a nanosecond, all threads together: the best of some rounds after a first one that counts for nothing.
 
+    A round is timed from where all threads stand ready, and is long beside what it takes to let them go.
+    """
+    start = time.perf_counter_ns()
+    work[0]()
+    times = max(4, _ROUND_NS // max(time.perf_counter_ns() - start, 1))
+    gate = threading.Barrier(len(work))
+    rounds = 4
+    spans: list[list[tuple[int, int]]] = [[] for _ in range(rounds)]
 
-def _repeat(work: Callable[[], None], times: int) -> None:
-    for _ in range(times):
-        work()
+    def run(one: Callable[[], None]) -> None:
+        for found in spans:
+            gate.wait()
+            begin = time.perf_counter_ns()
+            for _ in range(times):
+                one()
+            found.append((begin, time.perf_counter_ns()))
+
+    threads = [threading.Thread(target=run, args=(w,)) for w in work[1:]]
+    for t in threads:
+        t.start()
+    run(work[0])
+    for t in threads:
+        t.join()
+    return max(amount * times * len(work) / (max(e for _, e in found) - min(b for b, _ in found)) for found in spans[1:])
 
 
 def _code(target: CpuTarget) -> tuple[Any, Any, Any]:
