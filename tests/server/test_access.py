@@ -318,8 +318,8 @@ def test_health_and_reflection(tmp_path: Path) -> None:
 
 def test_metrics_and_logs_without_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def check() -> None:
+        logs.configure("json", "debug")  # first: the start is logged, too
         async with front(tmp_path, tokens=tokens_file(tmp_path, "alice"), log_format="json") as f:
-            logs.configure("json", "debug")
             client = f.another(authorization=f"Bearer {token_of('alice')}", **{"x-request-id": "my-id.1"})
             await client.result(request(graph("secret_name", "y")))
             await client.result(request())
