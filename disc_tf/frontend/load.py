@@ -71,7 +71,7 @@ def expand(
         return graph, inlined.kept, Functional(graph.graph_def)
     functional = functionalize(graph, roots, keep_legacy, verify=verify)
     if functional.graph_def is not graph.graph_def:
-        graph = Graph(functional.graph_def)
+        graph = Graph(hoist_reads(functional.graph_def))
     graph.keep_legacy = sorted(keep_legacy)
     return graph, inlined.kept, functional
 

@@ -1,18 +1,21 @@
 """Reads of variables leave loops and branches: a While, If or Case that takes the handle of a variable and only reads it takes its value.
 
 The body of a recurrent layer reads its weights in every iteration. Nothing in such a loop can change a variable (one that does any more
-than read stays as it is), so what is read before it is what its iterations would read.
+than read stays as it is), so what is read before it is what its iterations would read. The read waits for what the loop waits for, inputs
+that come after a write among them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disc_tf.frontend.errors import GraphError
+from disc_tf.frontend.functions import has_effect
 from disc_tf.frontend.graph import fresh_name
-from disc_tf.frontend.opdefs import CALL_OPS
+from disc_tf.frontend.opdefs import CALL_OPS, op_info
 from disc_tf.frontend.tfproto import serialized
 
 RESOURCE = 20
@@ -149,11 +152,14 @@ class _Hoist:
         taken = {n.name for n in out.node}
         nodes = list(out.node)
         del out.node[:]
+        later = _behind_effects(nodes, self.functions)
         handles: dict[str, str] = {}  # result of a loop -> the handle that it was
         for node in nodes:
             values = plans.get(node.name)
             if values:
-                controls = [t for t in node.input if t.startswith("^")]
+                sources = [t.lstrip("^").partition(":")[0] for t in node.input]
+                waits = [n for t, n in zip(node.input, sources, strict=True) if t.startswith("^") or n in later]
+                controls = [f"^{n}" for n in dict.fromkeys(waits)]
                 for i, value in values.items():
                     handle = node.input[i + first_argument(node)]
                     read = out.node.add()
@@ -239,6 +245,35 @@ class _Hoist:
         self.new[f.signature.name] = f
         self.made[key] = f.signature.name
         return f.signature.name
+
+
+def _behind_effects(nodes: Sequence[Any], functions: Mapping[str, Any]) -> set[str]:
+    """The nodes that come after one that may write a variable: where no control edge says so (TensorFlow 1), their order is the data's."""
+    readers: dict[str, list[str]] = {}
+    for node in nodes:
+        for text in node.input:
+            readers.setdefault(text.lstrip("^").partition(":")[0], []).append(node.name)
+    found: set[str] = set()
+    work = [n.name for n in nodes if _may_write(n, functions)]
+    while work:
+        name = work.pop()
+        if name not in found:
+            found.add(name)
+            work.extend(readers.get(name, ()))
+    return found
+
+
+def _may_write(node: Any, functions: Mapping[str, Any]) -> bool:
+    """Whether running a node may change a variable."""
+    if not has_effect(node.op, functions):
+        return False
+    info = op_info(node.op)
+    if info is None or node.op in (*LOOPS, *BRANCHES, *CALL_OPS):
+        return True
+    try:
+        return RESOURCE in info.input_types(node.attr)
+    except GraphError:
+        return True
 
 
 def _one(found: set[_Value]) -> _Value | None:

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import disc_tf.ops
 from disc_tf.frontend.load import load
 from disc_tf.frontend.reads import hoist_reads
 from disc_tf.frontend.rewrite import put_back, restore
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.just_in_time.canonical import canonical
 from disc_tf.just_in_time.program import Program, build, export
-from disc_tf.optimizer import optimize_graph_def
+from disc_tf.optimizer import Request, optimize, optimize_graph_def
+from disc_tf.options import Options
 
 A, B = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([0.5, -0.5])
 STATE = tf.Variable(0.0)
@@ -154,3 +156,37 @@ def test_the_original_comes_back_and_clusters_can_be_put_back(fn):
         answers.append(build(program, graph)(x))
     np.testing.assert_allclose(answers[0], answers[2], rtol=1e-5)
     np.testing.assert_allclose(answers[1], answers[2], rtol=1e-6)
+
+
+def test_loops_of_tensorflow_1_read_their_variables_before():
+    v1 = tf.compat.v1
+    v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = v1.placeholder(tf.float32, [None, 2], "x")
+            w = v1.get_variable("w", initializer=[[1.0, 2.0], [3.0, 4.0]], use_resource=True)
+            before = v1.assign_add(w, [[0.25, 0.5], [-0.5, 0.0]])
+            with tf.control_dependencies([before]):
+                y = v1.while_loop(lambda i, _: i < 4, lambda i, y: (i + 1, tf.tanh(y @ w)), [0, x])[1]
+            y = v1.cond(tf.reduce_sum(y) > 0.0, lambda: y @ w, lambda: y - w[0])
+            tf.identity(y, "y")
+            start = v1.global_variables_initializer().name
+    finally:
+        v1.enable_control_flow_v2()
+    graph_def = graph.as_graph_def()
+    settings = Options.from_overrides(targets=("native",), min_cluster_size=1, use_tf_shapes=False)
+    done = optimize(Request(graph_def, ["y", f"^{start}"], settings, runs=(("y",), (start,))))
+    assert not done.report.warnings, done.report.warnings
+    inside = {n for c in done.report.compiled_clusters for n in c.node_names}
+    assert any("while" in n for n in inside) and any("cond" in n for n in inside), inside
+    assert serialized(restore(done.graph_def)) == serialized(graph_def)
+    answers = []
+    for each in (graph_def, done.graph_def, put_back(done.graph_def, [c.name for c in done.report.compiled_clusters])):
+        disc_tf.ops.load_op_library()
+        with tf.Graph().as_default(), v1.Session() as session:
+            tf.graph_util.import_graph_def(each, name="")
+            session.run(start)
+            answers.append([session.run("y:0", {"x:0": x}) for x in ([[1.0, 2.0]], [[-3.0, 0.5], [0.0, -1.0]], np.zeros([0, 2]))])
+    for other in answers[1:]:
+        for ours, theirs in zip(other, answers[0], strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5)
