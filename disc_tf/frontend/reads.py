@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import has_effect
 from disc_tf.frontend.graph import fresh_name
 from disc_tf.frontend.opdefs import CALL_OPS, op_info
@@ -152,7 +151,7 @@ class _Hoist:
         taken = {n.name for n in out.node}
         nodes = list(out.node)
         del out.node[:]
-        later = _behind_effects(nodes, self.functions)
+        later = _behind_effects([n for n in nodes if n.name not in plans], nodes, self.functions)
         handles: dict[str, str] = {}  # result of a loop -> the handle that it was
         for node in nodes:
             values = plans.get(node.name)
@@ -247,14 +246,15 @@ class _Hoist:
         return f.signature.name
 
 
-def _behind_effects(nodes: Sequence[Any], functions: Mapping[str, Any]) -> set[str]:
-    """The nodes that come after one that may write a variable: where no control edge says so (TensorFlow 1), their order is the data's."""
+def _behind_effects(others: Sequence[Any], nodes: Sequence[Any], functions: Mapping[str, Any]) -> set[str]:
+    """The nodes that come after one of ``others`` that may write a variable. Where no control edge says so (TensorFlow 1) their order is
+    that of the data."""
     readers: dict[str, list[str]] = {}
     for node in nodes:
         for text in node.input:
             readers.setdefault(text.lstrip("^").partition(":")[0], []).append(node.name)
     found: set[str] = set()
-    work = [n.name for n in nodes if _may_write(n, functions)]
+    work = [n.name for n in others if _may_write(n, functions)]
     while work:
         name = work.pop()
         if name not in found:
@@ -265,15 +265,11 @@ def _behind_effects(nodes: Sequence[Any], functions: Mapping[str, Any]) -> set[s
 
 def _may_write(node: Any, functions: Mapping[str, Any]) -> bool:
     """Whether running a node may change a variable."""
-    if not has_effect(node.op, functions):
-        return False
-    info = op_info(node.op)
-    if info is None or node.op in (*LOOPS, *BRANCHES, *CALL_OPS):
-        return True
-    try:
-        return RESOURCE in info.input_types(node.attr)
-    except GraphError:
-        return True
+    if node.op in (*LOOPS, *BRANCHES):
+        return RESOURCE in _types(node)
+    if node.op in functions or node.op in CALL_OPS or op_info(node.op) is None:
+        return has_effect(node.op, functions)
+    return node.op.startswith(("Assign", "Resource")) and not node.op.startswith("ResourceGather")
 
 
 def _one(found: set[_Value]) -> _Value | None:

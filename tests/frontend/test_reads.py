@@ -158,6 +158,17 @@ def test_the_original_comes_back_and_clusters_can_be_put_back(fn):
     np.testing.assert_allclose(answers[1], answers[2], rtol=1e-6)
 
 
+def stacked(x):
+    """A loop on what another one gives: neither writes, and no read waits for the other."""
+    return in_loop(in_loop(x) @ A)
+
+
+def test_reads_do_not_cut_what_belongs_together():
+    program = traced(stacked)
+    done = optimize_graph_def(program.graph_def, program.fetches, targets=("native",), min_cluster_size=1, dry_run=True)
+    assert len(done.report.clusters) == 1, done.report.to_text()
+
+
 def test_loops_of_tensorflow_1_read_their_variables_before():
     v1 = tf.compat.v1
     v1.disable_control_flow_v2()
