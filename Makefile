@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CXX_SOURCES := $(shell find disc_tf/runtime -name '*.cc' -o -name '*.h') CMakeLists.txt
 MODELS := build/models
+BENCHED := micro_chain ctr_din rnn_tagger mobilenet_v2 tiny_bert conformer basic_pitch bert_base
 # processes that the tests are spread over
 JOBS ?= 2
 # an older TensorFlow that the compatibility test serves an artefact in
@@ -72,8 +73,8 @@ test-sanitize: $(STAMP)
 	  && $(BIN)/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
 
-# writes docs/performance.md and build/bench.json
-bench: $(STAMP) $(MODELS)/tiny_bert.pb $(MODELS)/bert_base.pb
+# writes docs/performance.md and build/bench.json; the peers' interpreters and converted models are kept in build/bench
+bench: $(STAMP) $(foreach m,$(BENCHED),$(MODELS)/$(m).pb)
 	$(BIN)/python -m bench.run --models $(MODELS) --json build/bench.json --markdown docs/performance.md
 
 # writes docs/models.md: published architectures through the compiler; what is done in build/zoo is not done again. The interpreter that

@@ -1,139 +1,161 @@
-"""The published benchmark: each model at every point of its trace, TensorFlow and disc_tf side by side on the same threads.
+"""The published benchmark: each model at every point of its trace in every engine, side by side on the same threads.
 
     python -m bench.run --models build/models --json build/bench.json --markdown docs/performance.md
 
-Both sides run in processes of their own, in interleaved rounds; TensorFlow runs as users run it (grappler on, oneDNN as it comes). Per
-shape: the first run, median, 99th percentile; per model: compile time, peak memory above the bare process. Losses are shown like wins.
+Each engine runs in a process, and where it needs to an interpreter, of its own, all in interleaved rounds; TensorFlow runs as users run it
+(grappler on, oneDNN as it comes). Ours is measured as users have it inside TensorFlow, and stand-alone. Per shape: the first call, median,
+99th percentile, how far the outputs are from TensorFlow's, the share of the roofline; per model: compile time, peak memory above the bare
+process. Losses are shown like wins, and engines that do not take a model with what they say.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from disc_tf.testing.differential import BenchRow, bench_graphs
-from disc_tf.testing.inputs import specs_from_json
+import numpy as np
 
-DEFAULT_MODELS = ("tiny_bert", "bert_base")
+from bench.engines import ENGINES, Compiled, compile_model, start_engines
+from bench.page import markdown, ratios, replace_measured
+from bench.peers import Peer, PeerFailed
+from bench.roof import least_seconds
+from disc_tf.insight.roofline import Machine, measure
+from disc_tf.testing.inputs import InputSpec, make_feeds, specs_from_json
 
-
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
-def optimize(graph: Path, output: Path, report: Path) -> float:
-    """Seconds of the command, without verification."""
-    start = time.perf_counter()
-    command = [sys.executable, "-m", "disc_tf.cli", "optimize", graph, "-o", output, "--no-verify", "-q", "--report", report]
-    subprocess.run([str(c) for c in command], check=True)
-    return time.perf_counter() - start
+DEFAULT_MODELS = ("micro_chain", "ctr_din", "rnn_tagger", "mobilenet_v2", "tiny_bert", "conformer", "basic_pitch", "bert_base")
+#: seconds that an engine runs in a round, about
+_ROUND_SECONDS = 0.05
+_MOST_RUNS = 100
 
 
-def measure(models: Path, name: str, threads: int, rounds: int, work: Path) -> dict[str, Any]:
-    specs, outputs, trace = specs_from_json(models / f"{name}.json")
-    flops = [p["flops"] for p in json.loads((models / f"{name}.json").read_text())["points"]]
-    optimized, report = work / f"{name}.pb", work / f"{name}.report.json"
-    seconds = optimize(models / f"{name}.pb", optimized, report)
+@dataclasses.dataclass
+class Timing:
+    """One engine at one point: milliseconds of the first call, median and 99th percentile of warm ones; largest absolute difference from
+    TensorFlow's outputs. ``failed``: what the engine said instead."""
 
-    def show(row: BenchRow) -> None:
-        print(f"{name} {dict(row.dims)}: {row.original.median:.2f} -> {row.optimized.median:.2f} ms ({row.ratio:.2f}x)", flush=True)
+    first: float = 0.0
+    median: float = 0.0
+    p99: float = 0.0
+    difference: float = 0.0
+    failed: str = ""
 
-    rows = bench_graphs(models / f"{name}.pb", optimized, specs, outputs, trace, threads=threads, rounds=rounds, progress=show)
-    ratios = [r.ratio for r in rows]
+
+def difference(got: list[np.ndarray], want: list[np.ndarray]) -> float:
+    """The largest absolute difference; infinite where the shapes differ."""
+    most = 0.0
+    for g, w in zip(got, want, strict=True):
+        if g.shape != w.shape:
+            return float("inf")
+        if w.size:
+            most = max(most, float(np.abs(g.astype(np.float64) - w.astype(np.float64)).max()))
+    return most
+
+
+def measure_point(peers: Mapping[str, Peer], feeds: Mapping[str, np.ndarray], rounds: int) -> dict[str, Timing]:
+    """All engines with the same feeds, in turn, the first one of a round changing."""
+    found: dict[str, Timing] = {}
+    want: list[np.ndarray] | None = None
+    repeats: dict[str, int] = {}
+    for engine, peer in peers.items():
+        try:
+            seconds, outputs = peer.first(feeds)
+            want = outputs if want is None else want
+            once = min(peer.runs(3))
+            repeats[engine] = int(np.clip(_ROUND_SECONDS / max(once, 1e-6), 2, _MOST_RUNS))
+            peer.runs(repeats[engine])
+        except PeerFailed as e:
+            found[engine] = Timing(failed=str(e).splitlines()[0][:300])
+            continue
+        found[engine] = Timing(first=seconds * 1e3, difference=difference(outputs, want))
+    every: dict[str, list[float]] = {e: [] for e in repeats}
+    order = list(repeats)
+    for k in range(rounds):
+        for engine in order[k % max(len(order), 1) :] + order[: k % max(len(order), 1)]:
+            every[engine] += peers[engine].runs(repeats[engine])
+    for engine, seconds in every.items():
+        found[engine].median = float(np.median(seconds)) * 1e3
+        found[engine].p99 = float(np.quantile(seconds, 0.99)) * 1e3
+    return found
+
+
+def measure_model(
+    models: Path, name: str, threads: int, rounds: int, engines: tuple[str, ...], environments: Path, machine: Machine, work: Path
+) -> dict[str, Any]:
+    description = models / f"{name}.json"
+    specs, _, trace = specs_from_json(description)
+    flops = [p["flops"] for p in json.loads(description.read_text())["points"]]
+    compiled = compile_model(models / f"{name}.pb", work)
+    points: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack:
+        peers, failed = start_engines(models / f"{name}.pb", description, compiled, threads, work, environments, engines, stack)
+        for k, size in enumerate(trace):
+            feeds = _feeds(specs, size, k)
+            timings = measure_point(peers, feeds, rounds)
+            for engine in [e for e, t in timings.items() if t.failed]:
+                # what failed once may have left the engine in any state
+                failed.setdefault(engine, f"at {dict(size)}: {timings[engine].failed}")
+                peers.pop(engine).close()
+            least = least_seconds(compiled, feeds, flops[k], machine)
+            known = {"dims": dict(size), "flops": flops[k], "least_ms": least * 1e3}
+            points.append({**known, **{e: dataclasses.asdict(t) for e, t in timings.items()}})
+            print(name, dict(size), *(f"{e} {t.median:.3f}" for e, t in timings.items() if not t.failed), flush=True)
+        peaks = {e: p.peak() for e, p in peers.items()}
     return {
         "model": name,
-        "compile_seconds": seconds,
-        "report": json.loads(report.read_text()),
-        "geometric_mean": statistics.geometric_mean(ratios),
-        "minimum": min(ratios),
-        "points": [{**r.to_dict(), "gflops": f / r.optimized.median / 1e6} for r, f in zip(rows, flops, strict=True)],
+        "points": points,
+        "failed": failed,
+        "peak_bytes": peaks,
+        "compile_seconds": compiled.seconds,
+        "kernels": _kernels(compiled),
+        "compile_ms": compiled.report["times_ms"]["compile"],
     }
 
 
-#: what lies between these two lines of the page is measured; the rest is written by hand
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+def _feeds(specs: list[InputSpec], size: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
+    return dict(zip((s.name for s in specs), make_feeds(specs, size, seed=seed), strict=True))
 
 
-def replace_measured(page: str, text: str) -> str:
-    """The page with its measured part replaced; ``ValueError`` if it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no part between {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{text}{END}{after}"
-
-
-def markdown(results: list[dict[str, Any]], threads: int, command: str) -> str:
-    import tensorflow as tf
-
-    lines = [
-        f"Measured on {cpu_model()}, {threads} threads, TensorFlow {tf.__version__}, by",
-        "",
-        f"    {command}",
-        "",
-        "Times are medians in milliseconds of whole `Session` calls; TensorFlow and disc_tf run in interleaved rounds on the same threads.",
-        "",
-        "*compile* is the compiler for x86-64-v2, v3 and v4; *command* all of `disc-tf optimize`, reading and writing included.",
-        "",
-        "| model | geometric mean | least | compile | command | kernels | peak memory TF | peak memory disc_tf |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for r in results:
-        clusters = [c for c in r["report"]["clusters"] if c["status"] == "compiled"]
-        kernels = sum(len(c["kernels"]) for c in clusters)
-        last = r["points"][-1]
-        compile = r["report"]["times_ms"]["compile"] / 1e3
-        lines.append(
-            f"| {r['model']} | {r['geometric_mean']:.2f}x | {r['minimum']:.2f}x | {compile:.1f} s | "
-            f"{r['compile_seconds']:.1f} s | {kernels} | "
-            f"{last['original']['peak_mb']:.0f} MB | {last['optimized']['peak_mb']:.0f} MB |"
-        )
-    for r in results:
-        lines += ["", f"## {r['model']}", ""]
-        lines += ["| dims | TF cold | TF | disc_tf cold | disc_tf | p99 TF | p99 disc_tf | speed-up | GFLOP/s |"]
-        lines += ["| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-        for p in r["points"]:
-            dims = ", ".join(f"{k}={v}" for k, v in p["dims"].items())
-            a, b = p["original"], p["optimized"]
-            lines.append(
-                f"| {dims} | {a['cold']:.1f} | {a['median']:.2f} | {b['cold']:.1f} | {b['median']:.2f} | {a['p99']:.2f} | "
-                f"{b['p99']:.2f} | {p['ratio']:.2f}x | {p['gflops']:.0f} |"
-            )
-    return "\n".join(lines) + "\n"
+def _kernels(compiled: Compiled) -> int:
+    return sum(len(c["kernels"]) for c in compiled.report["clusters"] if c["status"] == "compiled")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, required=True, help="directory of materialised models")
+    kept_there = "where peers' interpreters and converted models are kept"
+    parser.add_argument("--environments", type=Path, default=Path("build/bench"), help=kept_there)
     parser.add_argument("--names", nargs="+", default=list(DEFAULT_MODELS))
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="what was measured; models that are not named keep what the file has of them")
     parser.add_argument("--markdown", type=Path)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        results = [measure(args.models, n, args.threads, args.rounds, Path(work)) for n in args.names]
-    for r in results:
-        print(f"{r['model']}: geometric mean {r['geometric_mean']:.2f}x, least {r['minimum']:.2f}x")
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(results, indent=2))
+    machine = measure(args.threads)
+    kept = json.loads(args.json.read_text())["models"] if args.json and args.json.exists() else []
+    results = {r["model"]: r for r in kept}
+    for name in args.names:
+        with tempfile.TemporaryDirectory() as work:
+            results[name] = measure_model(
+                args.models, name, args.threads, args.rounds, tuple(args.engines), args.environments.resolve(), machine, Path(work)
+            )
+        found = results[name]
+        print(name, *(f"{e} {statistics.geometric_mean(r):.2f}x" for e in args.engines if (r := ratios(found, e))), flush=True)
+        if args.json:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            args.json.write_text(json.dumps({"machine": machine.to_dict(), "models": list(results.values())}, indent=1))
     if args.markdown:
-        text = markdown(results, args.threads, "make bench")
-        page = args.markdown.read_text() if args.markdown.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
-        args.markdown.write_text(replace_measured(page, text))
+        ordered = [results[n] for n in DEFAULT_MODELS if n in results] + [r for n, r in results.items() if n not in DEFAULT_MODELS]
+        text = markdown(ordered, machine, "make bench", args.environments.resolve())
+        args.markdown.write_text(replace_measured(args.markdown.read_text(), text))
 
 
 if __name__ == "__main__":

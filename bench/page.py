@@ -1,0 +1,105 @@
+"""The measured part of docs/performance.md."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.engines import ENGINES, OURS
+from bench.peers.environments import versions
+from disc_tf.insight.roofline import Machine
+
+#: what lies between these two lines of the page is measured; the rest is written by hand
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+_NAMES = {"tensorflow": "TensorFlow", "xla": "XLA", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "disc_tf": "disc_tf"}
+
+
+def replace_measured(page: str, text: str) -> str:
+    """The page with its measured part replaced; ``ValueError`` if it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no part between {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{text}{END}{after}"
+
+
+def cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def ratios(model: Mapping[str, Any], engine: str) -> list[float]:
+    """How many times faster than TensorFlow an engine is, at each point at which both ran."""
+    ran = [p for p in model["points"] if all(e in p and not p[e]["failed"] for e in (engine, "tensorflow"))]
+    return [p["tensorflow"]["median"] / p[engine]["median"] for p in ran]
+
+
+def _times(values: Sequence[float]) -> str:
+    return f"{statistics.geometric_mean(values):.2f}" if values else "-"
+
+
+def markdown(models: Sequence[Mapping[str, Any]], machine: Machine, command: str, environments: Path) -> str:
+    """Tables of all models: how many times faster than TensorFlow; peak memory and compile time; every point."""
+    engines = [e for e in ENGINES if any(e in p for m in models for p in m["points"])]
+    titles = [_NAMES.get(e, e) for e in engines]
+    known = versions(sys.executable, ("tensorflow",))
+    for name in ("onnxruntime", "openvino"):
+        if (python := environments / name / "bin" / "python").exists():
+            known |= versions(str(python), (name,))
+    bandwidth = ", ".join(f"{rate:.0f} GB/s over {size >> 10:,} KiB" for size, rate in machine.bandwidth)
+    lines = [
+        f"Measured on {cpu_model()}, {machine.isa}, {machine.threads} threads, {', '.join(f'{k} {v}' for k, v in known.items())}, by",
+        "",
+        f"    {command}",
+        "",
+        f"FMA peak of the same run: {machine.gflops:.0f} GFLOP/s; copy bandwidth (read and written): {bandwidth}.",
+        "",
+        "Times faster than TensorFlow, geometric mean over the trace (least of all points in brackets):",
+        "",
+        f"| model | {' | '.join(titles[1:])} |",
+        f"| --- {'| --- ' * (len(titles) - 1)}|",
+    ]
+    for m in models:
+        cells = [f"{_times(r)} ({min(r):.2f})" if (r := ratios(m, e)) else "-" for e in engines[1:]]
+        lines.append(f"| {m['model']} | {' | '.join(cells)} |")
+    lines += ["", "Peak memory above the process with the engine's code loaded, MB; ours to compile, s:", ""]
+    lines += [f"| model | {' | '.join(titles)} | compile | command | kernels |", f"| --- {'| --- ' * (len(titles) + 3)}|"]
+    for m in models:
+        peaks = [f"{m['peak_bytes'][e] / 1e6:.0f}" if e in m["peak_bytes"] else "-" for e in engines]
+        lines.append(
+            f"| {m['model']} | {' | '.join(peaks)} | {m['compile_ms'] / 1e3:.1f} | {m['compile_seconds']['.pb']:.1f} | {m['kernels']} |"
+        )
+    for m in models:
+        lines += ["", f"### {m['model']}", "", *_points(m, engines, titles)]
+        lines += [f"{_NAMES.get(e, e)} does not run this model: {why}" for e, why in m["failed"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _points(model: Mapping[str, Any], engines: Sequence[str], titles: Sequence[str]) -> list[str]:
+    mine = OURS[-1]
+    lines = [
+        "Milliseconds, median (first call, 99th percentile); *roof*: share of the roofline that disc_tf alone reaches; *off*: its largest "
+        "difference from TensorFlow.",
+        "",
+        f"| dims | {' | '.join(titles)} | GFLOP/s | roof | off |",
+        f"| --- {'| --- ' * (len(titles) + 3)}|",
+    ]
+    for p in model["points"]:
+        cells = []
+        for e in engines:
+            t = p.get(e)
+            cells.append("-" if t is None or t["failed"] else f"{t['median']:.2f} ({t['first']:.1f}, {t['p99']:.2f})")
+        ours = p.get(mine)
+        if ours and not ours["failed"]:
+            share = 100 * p["least_ms"] / ours["median"]
+            cells += [f"{p['flops'] / ours['median'] / 1e6:.0f}", f"{share:.0f} %", f"{ours['difference']:.0e}"]
+        else:
+            cells += ["-"] * 3
+        lines.append(f"| {', '.join(f'{k}={v}' for k, v in p['dims'].items())} | {' | '.join(cells)} |")
+    return [*lines, ""]
