@@ -1,20 +1,20 @@
 """Reads of variables leave loops and branches: a While, If or Case that takes the handle of a variable and only reads it takes its value.
 
 The body of a recurrent layer reads its weights in every iteration. Nothing in such a loop can change a variable (one that does any more
-than read stays as it is), so what is read before it is what its iterations would read. The read waits for what the loop waits for, inputs
-that come after a write among them.
+than read stays as it is), so what is read before it is what its iterations would read. The read waits for the writes that
+the loop waits for, through any of its inputs.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from disc_tf.frontend.functions import has_effect
+from disc_tf.frontend.earlier_writes import EarlierWrites
 from disc_tf.frontend.graph import fresh_name
-from disc_tf.frontend.opdefs import CALL_OPS, op_info
+from disc_tf.frontend.opdefs import CALL_OPS
 from disc_tf.frontend.tfproto import serialized
 
 RESOURCE = 20
@@ -151,19 +151,17 @@ class _Hoist:
         taken = {n.name for n in out.node}
         nodes = list(out.node)
         del out.node[:]
-        later = _behind_effects([n for n in nodes if n.name not in plans], nodes, self.functions)
         handles: dict[str, str] = {}  # result of a loop -> the handle that it was
+        earlier = EarlierWrites(self.graph_def)
         for node in nodes:
             values = plans.get(node.name)
             if values:
-                sources = [t.lstrip("^").partition(":")[0] for t in node.input]
-                waits = [n for t, n in zip(node.input, sources, strict=True) if t.startswith("^") or n in later]
-                controls = [f"^{n}" for n in dict.fromkeys(waits)]
+                controls = [t for t in node.input if t.startswith("^")]
                 for i, value in values.items():
                     handle = node.input[i + first_argument(node)]
                     read = out.node.add()
                     read.name, read.op, read.device = fresh_name(f"{node.name}/read_{i}", taken), "ReadVariableOp", node.device
-                    read.input.extend([handle, *controls])
+                    read.input.extend(dict.fromkeys([handle, *controls, *earlier.before(node.name, handle)]))
                     read.attr["dtype"].type = value.dtype
                     _set_shapes(read, value)
                     node.input[i + first_argument(node)] = read.name
@@ -244,32 +242,6 @@ class _Hoist:
         self.new[f.signature.name] = f
         self.made[key] = f.signature.name
         return f.signature.name
-
-
-def _behind_effects(others: Sequence[Any], nodes: Sequence[Any], functions: Mapping[str, Any]) -> set[str]:
-    """The nodes that come after one of ``others`` that may write a variable. Where no control edge says so (TensorFlow 1) their order is
-    that of the data."""
-    readers: dict[str, list[str]] = {}
-    for node in nodes:
-        for text in node.input:
-            readers.setdefault(text.lstrip("^").partition(":")[0], []).append(node.name)
-    found: set[str] = set()
-    work = [n.name for n in others if _may_write(n, functions)]
-    while work:
-        name = work.pop()
-        if name not in found:
-            found.add(name)
-            work.extend(readers.get(name, ()))
-    return found
-
-
-def _may_write(node: Any, functions: Mapping[str, Any]) -> bool:
-    """Whether running a node may change a variable."""
-    if node.op in (*LOOPS, *BRANCHES):
-        return RESOURCE in _types(node)
-    if node.op in functions or node.op in CALL_OPS or op_info(node.op) is None:
-        return has_effect(node.op, functions)
-    return node.op.startswith(("Assign", "Resource")) and not node.op.startswith("ResourceGather")
 
 
 def _one(found: set[_Value]) -> _Value | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from disc_tf.frontend.earlier_writes import EarlierWrites
 from disc_tf.frontend.graph import fresh_name
 from disc_tf.frontend.state import SPARSE_UPDATES
 
@@ -29,15 +30,16 @@ def read_first(graph_def: Any) -> Any:
     new = type(graph_def)()
     new.CopyFrom(graph_def)
     taken = {n.name for n in graph_def.node}
+    earlier = EarlierWrites(graph_def)
     made = []
     for node in new.node:
         if node.op in _DENSE:
-            made += _make_dense(node, taken)
+            made += _make_dense(node, taken, earlier)
     new.node.extend(made)
     return new
 
 
-def _make_dense(node: Any, taken: set[str]) -> list[Any]:
+def _make_dense(node: Any, taken: set[str], earlier: EarlierWrites) -> list[Any]:
     def named(suffix: str, op: str) -> Any:
         return type(node)(name=fresh_name(f"{node.name}/{suffix}", taken), op=op, device=node.device)
 
@@ -45,7 +47,7 @@ def _make_dense(node: Any, taken: set[str]) -> list[Any]:
     data = [i for i in node.input if not i.startswith("^")]
     controls = [i for i in node.input if i.startswith("^")]
     read = named("read", "ReadVariableOp")
-    read.input.extend([data[0], *controls])
+    read.input.extend(dict.fromkeys([data[0], *controls, *earlier.before(node.name, data[0])]))
     read.attr["dtype"].type = dtype
     made = [read]
     inputs = [read.name, data[1]]

@@ -26,14 +26,16 @@ def _threads() -> Iterator[None]:
     set_num_threads(before)
 
 
-def check(arrays: Sequence[np.ndarray], build: Build, target: str = TARGETS[0], split: bool = True) -> None:
-    """Run with 1, 2 and 7 threads, twice each. split: whether the work must have been given to several threads at all."""
+def check(arrays: Sequence[np.ndarray], build: Build, target: str = TARGETS[0], split: bool = True, weights: int = 0) -> None:
+    """Run with 1, 2 and 7 threads, twice each. split: whether the work must have been given to several threads at all. weights: how many of
+    the arrays, the last ones, are constants: of known size, and packed."""
     fn = Function("main")
     b = Builder(fn.body, fn.env)
     values = []
     for i, x in enumerate(arrays):
-        kind = TensorType.of(DType.from_np(x.dtype), declared_dims(x.shape, "dynamic", i))
-        values.append(fn.add_arg(kind, ArgInfo(f"a{i}")))
+        known = i >= len(arrays) - weights
+        kind = TensorType.of(DType.from_np(x.dtype), declared_dims(x.shape, "static" if known else "dynamic", i))
+        values.append(fn.add_arg(kind, ArgInfo(f"a{i}", "const" if known else "device")))
     b.return_(list(build(b, *values)))
     verify(fn)
     launches = counters()["parallel_launches"]
@@ -74,6 +76,35 @@ def test_products(shape: tuple[int, int, int], dtype: DType) -> None:
         return [b.tanh(b.add(product, b.broadcast_in_dim(bias, product.dims, [1])))]
 
     check([array((m, k), dtype), array((k, n), dtype, 1), array((n,), dtype, 2)], build)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "shape", [(257, 300, 301), (1, 2000, 700), (9000, 64, 5), (150, 1500, 312), (37, 312, 104), (13, 64, 3000), (600, 1100, 900)], ids=str
+)
+def test_products_with_weights(shape: tuple[int, int, int], target: str) -> None:
+    """More rows than columns and fewer, few columns and an odd number of panels of them, sums in one block and in several."""
+    m, k, n = shape
+
+    def build(b: Builder, x: Value, w: Value, bias: Value) -> list[Value]:
+        product = b.dot_general(x, w, [1], [0])
+        return [b.tanh(b.add(product, b.broadcast_in_dim(bias, product.dims, [1])))]
+
+    check([array((m, k), DType.F32), array((k, n), DType.F32, 1), array((n,), DType.F32, 2)], build, target, split=m * n > 4000, weights=2)
+
+
+CONVOLUTIONS = [((2, 57, 61, 19), (3, 3, 19, 40)), ((1, 7, 7, 300), (1, 3, 300, 512)), ((9, 12, 12, 64), (3, 3, 16, 32))]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("data", "filters"), CONVOLUTIONS, ids=str)
+def test_convolutions(data: tuple[int, ...], filters: tuple[int, ...], target: str) -> None:
+    """Data larger than the weights and smaller, in groups."""
+
+    def build(b: Builder, x: Value, w: Value) -> list[Value]:
+        return [b.tanh(b.convolution(x, w, padding_low=(1, 1), padding_high=(1, 1), groups=data[-1] // filters[-2]))]
+
+    check([array(data, DType.F32), array(filters, DType.F32, 1)], build, target, weights=1)
 
 
 def softmax(b: Builder, x: Value) -> list[Value]:

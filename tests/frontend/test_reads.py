@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import disc_tf.ops
-from disc_tf.frontend.load import load
+from disc_tf.frontend.graph import Graph
+from disc_tf.frontend.load import expand, load
 from disc_tf.frontend.reads import hoist_reads
 from disc_tf.frontend.rewrite import put_back, restore
 from disc_tf.frontend.tfproto import serialized
@@ -201,3 +202,43 @@ def test_loops_of_tensorflow_1_read_their_variables_before():
     for other in answers[1:]:
         for ours, theirs in zip(other, answers[0], strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def branch_of(x, v):
+    return tf.cond(tf.reduce_sum(x) > 0, lambda: v.read_value() * 2.0 + x, lambda: v.read_value() - x)
+
+
+def loop_of(x, v):
+    return tf.while_loop(lambda i, _y: i < 3, lambda i, y: (i + 1, y * v.read_value()), [tf.constant(0), x])[1]
+
+
+def lookup_of(x, v):
+    return tf.gather(v, tf.cast(x, tf.int32))
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "the result is changed, too"])
+@pytest.mark.parametrize("fn", [branch_of, loop_of, lookup_of], ids=lambda f: f.__name__)
+def test_a_read_waits_for_assignments_that_only_other_inputs_wait_for(fn, again):
+    """Graphs of TensorFlow 1: no control edge says that the branch comes after the assignment, what it computes with does."""
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [2])
+        v, other = tf.Variable([1.0, 2.0]), tf.Variable(0.0)
+        slow = tf.exp(tf.reduce_sum(tf.linalg.matmul(tf.random.normal([400, 400]), tf.ones([400, 400]))) * 0.0)  # 1, after a while
+        changed, unrelated = v.assign_add([slow, slow], read_value=False), other.assign(slow, read_value=False)
+        with tf.control_dependencies([changed, unrelated]):
+            y = fn(tf.abs(x), v)
+        if again:
+            with tf.control_dependencies([y]), tf.control_dependencies([v.assign_add([7.0, 7.0], read_value=False)]):
+                y = tf.identity(y)
+        init = tf.compat.v1.global_variables_initializer()
+    given = graph.as_graph_def()
+    done = expand(Graph(given), [y.op.name, init.name], [], read_tables=True)[0].graph_def
+    reads = [n for n in done.node if n.op == "ReadVariableOp" and "/read" in n.name]
+    assert reads and all("^AssignAddVariableOp" in n.input and not any("Assign_1" in t or "_1" in t for t in n.input) for n in reads)
+    answers = []
+    for definition in (given, done):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            tf.import_graph_def(definition, name="")
+            session.run(init.name)
+            answers.append([session.run(y.name, {x.name: [1.0, 0.0]}) for _ in range(3)])
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-6)

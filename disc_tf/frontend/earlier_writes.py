@@ -1,0 +1,78 @@
+"""Which changes of a variable a node waits for.
+
+A loop, a branch or a lookup reads a variable when it runs, and it runs when all its inputs are there. A read that is put before it, in its
+place, has the handle alone for an input: it must wait for the changes that one of the node's other inputs waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from disc_tf.frontend.functions import called_functions
+from disc_tf.frontend.graph import parse_tensor
+from disc_tf.frontend.opdefs import op_info
+from disc_tf.frontend.state import writes_variables
+
+#: they give on as output ``p`` what they take as input ``p``
+_PASS_ON = frozenset({"Identity", "IdentityN", "While", "StatelessWhile"})
+
+
+class EarlierWrites:
+    """Of the main graph of ``graph_def``, which must not be changed meanwhile."""
+
+    def __init__(self, graph_def: Any) -> None:
+        self.nodes = {n.name: n for n in graph_def.node}
+        self.functions = {f.signature.name: f for f in graph_def.library.function}
+        self._writers: Mapping[str, list[str]] | None = None
+
+    def before(self, node: str, handle: str) -> list[str]:
+        """Control inputs for a read of ``handle``: the nodes that change its variable and that ``node`` waits for, by any path."""
+        writers = self._found().get(self._source(handle), [])
+        if not writers:
+            return []
+        seen = {node}
+        work = list(self.nodes[node].input)
+        while work:
+            name = _node_of(work.pop())
+            if name not in seen and name in self.nodes:
+                seen.add(name)
+                work += self.nodes[name].input
+        return [f"^{name}" for name in writers if name in seen and name != node]
+
+    def _found(self) -> Mapping[str, list[str]]:
+        """Node that a handle comes from -> the nodes that change the variable."""
+        if self._writers is None:
+            found: dict[str, list[str]] = {}
+            for node in self.nodes.values():
+                if self._writes(node):
+                    for source in dict.fromkeys(self._source(t) for t in node.input if not t.startswith("^")):
+                        found.setdefault(source, []).append(node.name)
+            self._writers = found
+        return self._writers
+
+    def _writes(self, node: Any) -> bool:
+        if writes_variables(node.op) or (node.op not in self.functions and op_info(node.op) is None):
+            return True
+        called = called_functions([node], self.functions)
+        return any(writes_variables(n.op) for name in called for n in self.functions[name].node_def)
+
+    def _source(self, text: str) -> str:
+        """What a handle comes from: a node, or the name that a variable is shared by."""
+        seen: set[str] = set()
+        name, port = parse_tensor(text)
+        while name in self.nodes and name not in seen and self.nodes[name].op in _PASS_ON:
+            seen.add(name)
+            data = [t for t in self.nodes[name].input if not t.startswith("^")]
+            if port >= len(data):
+                break
+            name, port = parse_tensor(data[port])
+        node = self.nodes.get(name)
+        if node is not None and node.op == "VarHandleOp" and "shared_name" in node.attr and node.attr["shared_name"].s:
+            container = node.attr["container"].s if "container" in node.attr else b""
+            return f"variable {container!r} {node.attr['shared_name'].s!r}"
+        return name
+
+
+def _node_of(text: str) -> str:
+    return text[1:] if text.startswith("^") else parse_tensor(text)[0]
