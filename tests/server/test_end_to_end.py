@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.longrunning import operations_pb2
 
 from disc_tf.frontend.tfproto import message_class as graph_message
 from disc_tf.frontend.tfproto import serialized
@@ -101,6 +102,34 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
             again = await client.events("Watch", new("WatchRequest", operation=event.operation), timeout=120)
             assert again[-1].WhichOneof("event") == "result", again
             assert len(message_class("CompileResult").FromString(again[-1].result.inline).clusters) == 1
+
+    run(check(), 300)
+
+
+@pytest.mark.slow
+def test_one_of_two_front_ends_is_killed(postgres: str, tmp_path: Path) -> None:
+    """Two on one PostgreSQL database, behind one address of the client's: the one that it talks to is killed in the middle of the stream, and
+    the client takes the stream up at the other, which does the work."""
+    from disc_tf.remote import Client as Remote
+
+    fleet = ("--operations", postgres, "--blobs", f"file://{tmp_path}/blobs", "--lease", "2s")
+
+    async def check() -> None:
+        async with server(tmp_path / "a", *fleet) as (first, a), server(tmp_path / "b", *fleet) as (second, b):
+            seen: list[str] = []
+
+            def progress(text: str) -> None:
+                seen.append(text)
+                if len(seen) == 1:
+                    first.kill()
+
+            with Remote(f"ipv4:{a.address},{b.address}") as client:
+                graph = graph_message("GraphDef").FromString(product())
+                done = await asyncio.to_thread(client.optimize_graph_def, graph, ["y"], targets=("x86-64-v3",), progress=progress)
+                assert await first.wait() == -signal.SIGKILL and second.returncode is None
+                assert len(done.report.compiled_clusters) == 1 and len(seen) > 1
+            operations = (await b.call("ListOperations", operations_pb2.ListOperationsRequest())).operations
+            assert len(operations) == 1 and operations[0].done, "the request was made anew, not taken up"
 
     run(check(), 300)
 
