@@ -108,7 +108,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_of_two_front_ends_is_killed(postgres: str, tmp_path: Path) -> None:
-    """Two on one PostgreSQL database, behind one address of the client's: the one that it talks to is killed in the middle of the stream, and
+    """Two on one PostgreSQL database, behind one address: the one that the client talks to is killed in the middle of the stream, and
     the client takes the stream up at the other, which does the work."""
     from disc_tf.remote import Client as Remote
 
