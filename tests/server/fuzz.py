@@ -181,7 +181,7 @@ async def fuzz(directory: Path, seconds: float, seed: int) -> Counter[str]:
 
             code = "OK"
             try:
-                call = f.client.channel.stream_stream(f"/{method}", None, None)(requests(), timeout=30)
+                call = f.client.channel.stream_stream(f"/{method}", None, None)(requests(), timeout=120)
                 async for _ in call:
                     pass
             except grpc.aio.AioRpcError as e:
