@@ -26,7 +26,7 @@ from disc_tf.frontend.hints import parse_hints
 from disc_tf.frontend.importer import Imported, ImportFailed, import_cluster
 from disc_tf.frontend.legacy_graph import NOT_WANTED
 from disc_tf.frontend.load import Loaded, load
-from disc_tf.frontend.rewrite import LAUNCH_OP, Launch, rewrite
+from disc_tf.frontend.rewrite import Launch, launch_nodes, rewrite
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.ir.printer import print_module
 from disc_tf.options import Options
@@ -418,16 +418,14 @@ def _coverage(report: Report, clustering: Clustering, launched: set[str]) -> Non
         report.flops_share = share(flops, ())
 
 
-def describe_optimized(graph_def: Any) -> dict[str, Any]:
-    """What an optimised graph holds, from its attributes and artefact headers alone: no code is loaded."""
+def describe_optimized(message: Any) -> dict[str, Any]:
+    """What an optimised GraphDef or SavedModel message holds, from its attributes and artefact headers alone: no code is loaded."""
     from disc_tf.runtime.artifact import ArtifactError, unpack
 
     clusters = []
-    for node in graph_def.node:
-        if node.op != LAUNCH_OP:
-            continue
+    for name, node in launch_nodes(message):
         data = node.attr["executable"].s
-        entry: dict[str, Any] = {"node": node.name, "bytes": len(data)}
+        entry: dict[str, Any] = {"node": name, "bytes": len(data)}
         try:
             a = unpack(data)
         except ArtifactError as e:
@@ -442,7 +440,8 @@ def describe_optimized(graph_def: Any) -> dict[str, Any]:
                 "kernels": {k: list(v) for k, v in a.kernels.items()},
             }
         clusters.append(entry)
-    return {"clusters": clusters, "nodes": len(graph_def.node)}
+    graphs = [m.graph_def for m in message.meta_graphs] if hasattr(message, "meta_graphs") else [message]
+    return {"clusters": clusters, "nodes": sum(len(g.node) for g in graphs)}
 
 
 __all__ = ["GraphError", "OptimizeResult", "Options", "Reason", "StrictError", "clusters_of", "describe_optimized", "optimize_graph_def"]

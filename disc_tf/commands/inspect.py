@@ -10,9 +10,10 @@ from typing import Any
 
 from disc_tf.commands import optimize_model
 from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_graph, write_atomically
+from disc_tf.commands.describe import describe
 from disc_tf.commands.optimize import add_option_flags, options_from, quiet_specs, strict_code
 from disc_tf.commands.reports import REPORT_HELP, write_report
-from disc_tf.commands.signers import Signers, add_trust_argument, launches
+from disc_tf.commands.signers import add_trust_argument
 from disc_tf.commands.unused import NOT_COMPILED, refuse
 
 _DRAWINGS = (".svg", ".dot", ".gv")
@@ -20,7 +21,7 @@ _DRAWINGS = (".svg", ".dot", ".gv")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "input", help="a GraphDef (.pb, .pbtxt; an optimised one is described without loading its code) or the directory of a SavedModel"
+        "input", help="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel; an optimised one is described without loading its code"
     )
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
     parser.add_argument("--explain", metavar="NODE", help="say what happens with this node: its cluster and kernel, or why it has none")
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from disc_tf.frontend.errors import GraphError
-    from disc_tf.optimizer import describe_optimized, optimize_graph_def
+    from disc_tf.optimizer import optimize_graph_def
 
     options = options_from(args)
     refuse(args, NOT_COMPILED)
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             if not args.report and not args.draw:
                 return OK
         if optimized:
-            return _describe(args, graph, describe_optimized(graph))
+            return describe(args, graph)
         result = optimize_graph_def(graph, outputs=outputs or None, options=options, dry_run=True)
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
@@ -93,32 +94,3 @@ def _draw(path: str, report: Any) -> None:
     status = {c.name: c.status for c in report.clusters}
     make = to_svg if Path(path).suffix.lower() == ".svg" else to_dot
     write_atomically(path, make(report.drawing, status).encode("utf-8", "replace"))
-
-
-def _describe(args: argparse.Namespace, graph: Any, described: dict[str, Any]) -> int:
-    """Print what an optimised graph holds, and who signed it. `CommandError` for code that a trust file does not cover."""
-    signers = Signers(args.trust_file)
-    found = {name: signers.describe(data) for name, data in launches(graph)}
-    for entry in described["clusters"]:
-        one = found[entry["node"]]
-        entry |= {"signature": one["signature"], "trusted": one["trusted"], "signature_text": signers.text(one)}
-    text = _describe_text(described)
-    for entry in described["clusters"]:
-        del entry["signature_text"]
-    print(json.dumps(described, indent=2) if args.json else text)
-    signers.require(args.input, found)
-    return OK
-
-
-def _describe_text(described: dict[str, Any]) -> str:
-    lines = ["an optimised graph: it contains native code, load it only if you trust where it comes from"]
-    for c in described["clusters"]:
-        if "error" in c:
-            lines.append(f"  {c['node']}: its code cannot be read: {c['error']}")
-            continue
-        lines.append(
-            f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
-            f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}; "
-            f"{c['signature_text']}"
-        )
-    return "\n".join(lines)

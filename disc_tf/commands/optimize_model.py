@@ -22,9 +22,10 @@ from disc_tf.commands.common import (
     check_sizes,
     parse_sizes,
 )
+from disc_tf.commands.describe import describe
 from disc_tf.commands.reports import write_report
-from disc_tf.commands.signers import signers_of, summary
 from disc_tf.commands.unused import FOR_GRAPHS, refuse
+from disc_tf.frontend.rewrite import launch_nodes
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, is_saved_model, read_saved_model
 from disc_tf.options import Options
 from disc_tf.publish import PublishError
@@ -143,7 +144,13 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     _check(args.input)
     if args.report:
         check_output(args.report)
-    said = _signers(args)
+    optimized = _optimized(args.input)
+    if optimized is None:
+        refuse(args, ["trust_file"], "is for optimised models: there is no code in this one")
+    elif args.report:
+        raise CommandError(f"{args.input} is optimised already: --report takes the original (disc-tf restore gives it back)", USAGE)
+    elif not args.explain:
+        return describe(args, optimized)
     if args.explain:
         _explain(args, options)
         if not args.report:
@@ -155,19 +162,21 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
     if args.report:
         write_report(args.report, report, args.input)
     if not args.explain:
-        print(report.to_json() if args.json else "\n".join([report.to_text().rstrip(), *said]))
+        print(report.to_json() if args.json else report.to_text())
     if options.strict and not report.clusters_of_all:
         raise CommandError(f"{args.input}: --strict: nothing would be compiled", NOTHING_COMPILED)
     return OK
 
 
-def _signers(args: argparse.Namespace) -> list[str]:
-    """Who signed what is compiled in it already. `CommandError` for code that a trust file does not cover."""
-    if not is_saved_model(args.input):
-        return []
-    signers, found = signers_of(args.input, args.trust_file)
-    signers.require(args.input, found)
-    return summary(signers, found)
+def _optimized(path: str) -> Any:
+    """The message of a SavedModel that holds compiled code; None for all others."""
+    if not is_saved_model(path):
+        return None
+    try:
+        message = read_saved_model(path)
+    except SavedModelError as e:
+        raise CommandError(str(e), BAD_INPUT) from e
+    return message if any(launch_nodes(message)) else None
 
 
 def _explain(args: argparse.Namespace, options: Options) -> None:

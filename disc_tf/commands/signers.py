@@ -6,14 +6,17 @@ Nothing here loads code. What is refused where code is loaded is `disc_tf.runtim
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from disc_tf.commands.common import USAGE, VERIFY_FAILED, CommandError
-from disc_tf.frontend.rewrite import LAUNCH_OP
+from disc_tf.frontend.rewrite import launch_nodes
 from disc_tf.runtime.artifact import Artifact, ArtifactError, unpack
 
+#: said wherever a signature is shown
+ORIGIN = "a signature proves where code comes from, not that it is safe"
+#: what there is instead of one
+UNSIGNED = "not signed"
 #: the setting of the runtime
 VARIABLE = "DISC_TF_TRUST"
 
@@ -46,16 +49,6 @@ def refuse_local_code(remote: str = "") -> None:
             "give --remote HOST:PORT of a service that signs, or unset it for this command",
             USAGE,
         )
-
-
-def launches(message: Any) -> Iterator[tuple[str, bytes]]:
-    """Name and artefact of each DiscLaunch in a GraphDef or SavedModel message, functions included."""
-    for graph in [m.graph_def for m in message.meta_graphs] if hasattr(message, "meta_graphs") else [message]:
-        functions = ((f"{f.signature.name}:", f.node_def) for f in graph.library.function)
-        for prefix, nodes in (("", graph.node), *functions):
-            for node in nodes:
-                if node.op == LAUNCH_OP:
-                    yield prefix + node.name, node.attr["executable"].s
 
 
 class Signers:
@@ -91,7 +84,7 @@ class Signers:
     def text(self, found: dict[str, Any]) -> str:
         """One line of what `describe` found."""
         if found["trusted"] is None:
-            return found["signature"] + ("" if found["signature"] == "not signed" else " (not checked: give --trust-file)")
+            return found["signature"] + ("" if found["signature"] == UNSIGNED else " (not checked: give --trust-file)")
         return f"{found['signature']}, by {self._file}" if found["trusted"] else f"NOT TRUSTED: {found['why']}"
 
     def require(self, path: str, found: dict[str, dict[str, Any]]) -> None:
@@ -111,10 +104,11 @@ def signers_of(path: str, trust_file: str) -> tuple[Signers, dict[str, dict[str,
         message = read_saved_model(path) if Path(path).is_dir() else read_graph(path)
     except SavedModelError as e:
         raise CommandError(str(e)) from e
-    return signers, {name: signers.describe(data) for name, data in launches(message)}
+    return signers, {name: signers.describe(node.attr["executable"].s) for name, node in launch_nodes(message)}
 
 
 def summary(signers: Signers, found: dict[str, dict[str, Any]]) -> list[str]:
     """Lines for people: each thing that is said, with how many launches it is said of."""
     texts = [signers.text(one) for one in found.values()]
-    return [f"native code of {texts.count(t)} launches: {t}" for t in dict.fromkeys(texts)]
+    lines = [f"native code of {texts.count(t)} launches: {t}" for t in dict.fromkeys(texts)]
+    return lines + [ORIGIN] * any(one["signature"] != UNSIGNED for one in found.values())

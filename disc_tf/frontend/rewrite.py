@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from disc_tf.frontend import recipe
@@ -78,6 +78,17 @@ class Launch:
         nodes = [graph[name] for name in plan.nodes]
         cluster = Cluster(plan.name, nodes, plan.constants, list(args), list(results), plan.controls, through)
         return Launch(cluster, executable, args, plan.kinds, results, plan.host_results, shapes, abi)
+
+
+def launch_nodes(message: Any) -> Iterator[tuple[str, Any]]:
+    """Each DiscLaunch of a GraphDef or SavedModel message with a name of its own: ``function:node`` inside of a function, after the number
+    of its MetaGraph where there are several."""
+    graphs = [m.graph_def for m in message.meta_graphs] if hasattr(message, "meta_graphs") else [message]
+    for i, graph in enumerate(graphs):
+        number = f"graph {i}: " if len(graphs) > 1 else ""
+        functions = ((f"{f.signature.name}:", f.node_def) for f in graph.library.function)
+        for prefix, nodes in (("", graph.node), *functions):
+            yield from ((f"{number}{prefix}{node.name}", node) for node in nodes if node.op == LAUNCH_OP)
 
 
 def rewrite(original: Any, clustering: Clustering, launches: Sequence[Launch], *, with_recipe: bool = True) -> Any:

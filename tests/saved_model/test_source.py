@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from pathlib import Path
@@ -183,3 +184,18 @@ def test_the_commands(original, tmp_path, capsys):
     assert (back / "saved_model.pb").read_bytes() == (source / "saved_model.pb").read_bytes()
     assert main(["optimize", str(tmp_path), "-o", str(tmp_path / "x")]) == 3
     assert main(["optimize", str(source), "-o", str(tmp_path / "x"), "--outputs", "y"]) == 2
+
+
+def test_inspect_says_what_an_optimised_model_holds(original, optimized, tmp_path, capsys):
+    directory, report = optimized("module")
+    assert main(["inspect", str(directory)]) == 0
+    text = capsys.readouterr().out
+    assert "native code" in text and "not signed" in text
+    assert all(f"  {name}: " in text for name, c in report.clusters.items() if c.status == "compiled")
+    trust = tmp_path / "trust.toml"
+    trust.write_text('[[key]]\nid = "k"\npublic = "' + base64.b64encode(bytes(32)).decode() + '"\n')
+    assert main(["inspect", str(directory), "--trust-file", str(trust)]) == 5
+    assert "is not trusted" in capsys.readouterr().err
+    assert main(["inspect", str(directory), "--report", str(tmp_path / "r.json")]) == 2
+    assert main(["inspect", str(original("module")), "--trust-file", str(trust)]) == 2
+    assert "there is no code in this one" in capsys.readouterr().err

@@ -88,7 +88,9 @@ def test_signed_tampered_and_restored(made: Path, tmp_path: Path) -> None:
 def test_commands_say_who_signed(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     model, trust = str(made / "model.pb"), str(made / "trust.toml")
     assert main(["inspect", model]) == 0
-    assert re.search(r"signed with key '2026-11' until 20\S+Z \(not checked: give --trust-file\)", capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    assert re.search(r"signed with key '2026-11' until 20\S+Z \(not checked: give --trust-file\)", shown)
+    assert "not that it is safe" in shown and "native code" in shown
     assert main(["inspect", model, "--trust-file", trust]) == 0
     assert f"Z, by {trust}" in capsys.readouterr().out
     assert main(["inspect", model, "--trust-file", trust, "--json"]) == 0
