@@ -2,7 +2,7 @@
 operand, spilled block.
 
 Schedule (measured, see `tiles.py` and `helpers/gemm.py`): a task is one block of rows times one block of
-columns. Block sizes are fixed per target and type, never by the number of threads, so that results are the
+columns. Block sizes follow from target, type and shape, never from the number of threads, so that results are the
 same however tasks are split. The block's product goes to scratch (it stays in the inner caches) and the
 epilogue runs over it a row at a time; a product that is stored as it is goes straight to its place.
 
