@@ -23,6 +23,8 @@ log = logging.getLogger("disc_tf.serving")
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _HEALTH = "/grpc.health.v1.Health/"
+#: seconds that a client may take to read an output of a stream: until then it holds a thread and the version
+_SLOW_READER = 120.0
 
 
 def model_of(request: Any) -> str:
@@ -66,7 +68,9 @@ def _method(handler: Callable[..., Any], api: str, metrics: Metrics) -> Callable
     return call
 
 
-def _stream(handler: Callable[..., Any], api: str, metrics: Metrics) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _stream(
+    handler: Callable[..., Any], api: str, metrics: Metrics, patience: float = _SLOW_READER
+) -> Callable[[Any, grpc.ServicerContext], Any]:
     def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         cancellation = Cancellation()
         with _answering(request, context, api, metrics) as (start, deadline):
@@ -78,7 +82,14 @@ def _stream(handler: Callable[..., Any], api: str, metrics: Metrics) -> Callable
                     if first:
                         metrics.first_output(model_of(request), time.monotonic() - start)
                     first = False
-                    yield response
+                    # resumed once the response is on its way: a client without a deadline that does not read would be waited for for ever
+                    timer = threading.Timer(patience, context.cancel)
+                    timer.daemon = True
+                    timer.start()
+                    try:
+                        yield response
+                    finally:
+                        timer.cancel()
 
     return call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -9,7 +10,9 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -19,6 +22,7 @@ import pytest
 from disc_tf.serving import streaming
 from disc_tf.serving.config import ModelSettings
 from disc_tf.serving.errors import ServingError
+from disc_tf.serving.grpc_server import _stream
 from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.tensors import to_numpy, to_proto
 from tests.serving.conftest import Running, start
@@ -381,3 +385,47 @@ def test_a_reload_in_the_middle(models: Path, held: Held) -> None:
     finally:
         found.channel.close()
         assert found.server.stop(10.0)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_client_that_does_not_read_is_not_waited_for(reads: bool) -> None:
+    """It has no deadline, and the responses do not fit into what is on its way: the thread would never come back."""
+    ended: list[str] = []
+    over = threading.Event()
+
+    def outputs(_request: Any, _deadline: float | None, _cancellation: Any) -> Iterator[Any]:
+        try:
+            for _ in range(3):
+                time.sleep(0.3)  # making an output takes as long as it takes
+                response = serving("PredictResponse")
+                response.outputs["y"].tensor_content = bytes(8 << 20)
+                yield response
+        finally:
+            over.set()
+
+    metrics: Any = SimpleNamespace(
+        running=SimpleNamespace(track_inprogress=contextlib.nullcontext),
+        finish=lambda _model, _api, _entry, status, _seconds: ended.append(status),
+        first_output=lambda *_: None,
+    )
+    handler = grpc.unary_stream_rpc_method_handler(
+        _stream(outputs, "PredictStreamed", metrics, 0.6),
+        request_deserializer=message_class("serving.PredictRequest").FromString,
+        response_serializer=lambda m: m.SerializeToString(),
+    )
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.max_receive_message_length", -1)]) as channel:
+        call = channel.unary_stream("/s/m", request_serializer=lambda m: m.SerializeToString(), response_deserializer=len)
+        responses = call(serving("PredictRequest"))
+        if reads:
+            assert len(list(responses)) == 3
+        assert over.wait(20), "the thread still waits for the client"
+        if not reads:
+            with pytest.raises(grpc.RpcError) as e:
+                list(responses)
+            assert e.value.code() == grpc.StatusCode.CANCELLED
+    server.stop(None).wait()
+    assert ended == ["OK" if reads else "CANCELLED"]
