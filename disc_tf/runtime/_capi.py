@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 from disc_tf.runtime._build import library_path
 
@@ -14,6 +14,7 @@ AliasOutput = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, c_int32, POINTER(c_
 SendOutput = CFUNCTYPE(c_int32, c_void_p, c_int32)
 RetainInput = CFUNCTYPE(c_void_p, c_void_p, c_int32)
 ReleaseInput = CFUNCTYPE(None, c_void_p)
+Content = CFUNCTYPE(c_uint64, c_void_p, c_int32, c_void_p, c_int64)
 
 
 class Memref(ctypes.Structure):
@@ -34,6 +35,7 @@ class RunOptions(ctypes.Structure):
         ("send_output", SendOutput),
         ("retain_input", RetainInput),
         ("release_input", ReleaseInput),
+        ("content", Content),
     ]
 
 
@@ -49,6 +51,7 @@ _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_run_set_input": (c_int32, [c_void_p, c_int32, POINTER(Memref)]),
     "disc_run_advance": (c_int32, [c_void_p, POINTER(c_int32)]),
     "disc_run_end": (c_int32, [c_void_p]),
+    "disc_content_hash": (c_uint64, [c_void_p, c_int64]),
     "disc_set_num_threads": (c_int32, [c_int32]),
     "disc_num_threads": (c_int32, []),
     "disc_set_target": (c_int32, [c_char_p]),

@@ -356,3 +356,11 @@ def test_arena_is_given_back():
     assert counters()["arena_kept_bytes"] >= 4_000_000
     trim()
     assert counters()["arena_kept_bytes"] == 0
+
+
+def test_contents_other_than_the_digest_are_followed():
+    w, x = _inputs(3, 5)
+    exe = Executable.from_artifact(toy.artifact(w, name="contents", code_hash=b"contents"))
+    for k in (1, 2, 1, 3):
+        for _ in range(2):
+            np.testing.assert_array_equal(exe.run([w * k, x, _n(1)])[0], toy.expected(w * k, x, 1)[0])

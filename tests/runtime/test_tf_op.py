@@ -232,3 +232,40 @@ def test_op_and_runner_share_one_runtime(order):
 
 def test_loading_twice_is_harmless():
     assert ops.load_op_library() is ops.load_op_library()
+
+
+def _frozen(w):
+    """A toy whose first argument has a digest: its doubled copy is known by content."""
+    return pack(toy.artifact(w, name="contents", code_hash=b"contents"))
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_constants_with_other_contents_than_their_digest(sessions):
+    """TensorFlow lets every tensor be fed, and a graph may be edited after it was compiled: what was packed of the compiler's weights is not for those."""
+    w, n, x = _values()
+    data = _frozen(w)
+    with tf.Graph().as_default() as graph:
+        constant, feed = tf.constant(w), tf.compat.v1.placeholder(tf.float32)
+        _CONCRETE.add_to_graph(graph)
+        outs = _launch(constant, n, feed, data)
+    opened = [tf.compat.v1.Session(graph=graph) for _ in range(sessions)]
+    live = counters()["prepared_live_bytes"]
+    for k in [0, *range(9), 0, 3, 0]:
+        for session in opened:
+            feeds = {feed: x} if k == 0 else {feed: x, constant: w * k}
+            _check(session.run(outs, feeds), w * max(k, 1), n, x)
+    assert counters()["prepared_live_bytes"] - live <= 4 * w.nbytes, "only the latest contents are kept"
+    for session in opened:
+        session.close()
+
+
+def test_an_edited_graph_beside_the_original():
+    w, n, x = _values()
+    with tf.Graph().as_default() as graph:
+        _CONCRETE.add_to_graph(graph)
+        feed = tf.compat.v1.placeholder(tf.float32)
+        outs = [_launch(tf.constant(v), n, feed, _frozen(w)) for v in (w, w + 1, w)]
+        with tf.compat.v1.Session() as session:
+            for _ in range(2):
+                for got, v in zip(session.run(outs, {feed: x}), (w, w + 1, w), strict=True):
+                    _check(got, v, n, x)

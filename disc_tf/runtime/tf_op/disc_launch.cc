@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,14 @@ struct Kernel {
   std::vector<int32_t> input_of_arg;      // TF input index, by argument
   std::vector<int32_t> output_of_result;  // TF output index, by result
   std::vector<TF_DataType> result_types;  // by result
+
+  // The latest buffer of each constant argument that was hashed. It is kept, so that no other contents come to lie at its address.
+  struct Hashed {
+    TensorPtr buffer;
+    uint64_t hash = 0;
+  };
+  mutable std::mutex hashed_mutex;
+  mutable std::vector<Hashed> hashed;  // by argument
 
   Kernel() = default;
   ~Kernel() {
@@ -157,6 +166,7 @@ Failure construct(TF_OpKernelConstruction* ctx, Kernel* kernel) {
   for (size_t i = 0; i < outs.size(); ++i)
     if (Failure f = type_list(ctx, kOut[i], &outs[i])) return f;
   std::vector<disc_tensor_info> args(static_cast<size_t>(ral().num_args(kernel->exec)));
+  kernel->hashed.resize(args.size());
   std::vector<disc_tensor_info> results(static_cast<size_t>(ral().num_results(kernel->exec)));
   for (size_t i = 0; i < args.size(); ++i) ral().arg(kernel->exec, static_cast<int32_t>(i), &args[i]);
   for (size_t i = 0; i < results.size(); ++i) ral().result(kernel->exec, static_cast<int32_t>(i), &results[i]);
@@ -219,6 +229,18 @@ void* retain_input(void* user, int32_t index) {
 
 void release_input(void* handle) { TF_DeleteTensor(static_cast<TF_Tensor*>(handle)); }
 
+// One thread hashes, the others that want the same wait. A tensor of no bytes has no address to be known by.
+uint64_t content(void* user, int32_t index, const void* data, int64_t bytes) {
+  Call& call = *static_cast<Call*>(user);
+  const std::lock_guard<std::mutex> lock(call.kernel->hashed_mutex);
+  Kernel::Hashed& known = call.kernel->hashed[static_cast<size_t>(index)];
+  if (known.buffer && bytes > 0 && TF_TensorData(known.buffer.get()) == data) return known.hash;
+  const uint64_t hash = ral().content_hash(data, bytes);
+  known.buffer.reset(static_cast<TF_Tensor*>(retain_input(user, index)));
+  known.hash = hash;
+  return hash;
+}
+
 bool read_inputs(Call* call, std::vector<disc_memref>* memrefs, std::vector<int64_t>* dims) {
   const size_t n = call->kernel->input_of_arg.size();
   call->inputs.resize(n);
@@ -256,6 +278,7 @@ void compute(void* user, TF_OpKernelContext* ctx) {
   options.alias_output = alias_output;
   options.retain_input = retain_input;
   options.release_input = release_input;
+  options.content = content;
   const int32_t code = ral().execute(call.kernel->exec, inputs.data(), &options);
   if (code == 0) return;
   if (ok(call.status)) {  // ours, not TensorFlow's

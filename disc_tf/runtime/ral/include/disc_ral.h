@@ -51,6 +51,10 @@ typedef struct {
    * constants made of inputs without digest are then made again for each run. */
   void* (*retain_input)(void* user, int32_t index);
   void (*release_input)(void* handle);
+  /* disc_content_hash of input `index`, an argument with a digest that is not bound; called for each packed constant of each run, so the host
+   * remembers it as long as the input has the very buffer that it was made of, which it keeps for that. May be null: then digests are believed,
+   * and other contents than theirs may be answered with what was packed of theirs. */
+  uint64_t (*content)(void* user, int32_t index, const void* data, int64_t bytes);
 } disc_run_options;
 
 /* Loads an artefact: checks it, picks the code for this CPU. Equal artefacts share one loaded image. Null on failure. */
@@ -83,6 +87,9 @@ DISC_EXPORT int32_t disc_run_set_input(disc_run* run, int32_t index, const disc_
 DISC_EXPORT int32_t disc_run_advance(disc_run* run, int32_t* remaining);
 /* Ends the run and frees it; FAILED_PRECONDITION if a segment never got its inputs. */
 DISC_EXPORT int32_t disc_run_end(disc_run* run);
+
+/* 64 bits for telling contents apart (not for keeping forgers out). */
+DISC_EXPORT uint64_t disc_content_hash(const void* data, int64_t bytes);
 
 /* Threads for the process, callers included; 0: back to DISC_TF_NUM_THREADS, else CPU affinity and cgroup quota. */
 DISC_EXPORT int32_t disc_set_num_threads(int32_t threads);
@@ -147,6 +154,7 @@ typedef struct {
   const char* (*last_error)(void);
   const char* (*last_error_node)(void);
   const char* (*trust_file)(void);
+  uint64_t (*content_hash)(const void*, int64_t);
 } disc_ral_functions;
 /* Null if this library does not serve `api_version`. */
 DISC_EXPORT const disc_ral_functions* disc_ral_get(uint32_t api_version);

@@ -142,6 +142,8 @@ int32_t disc_run_end(disc_run* run) {
   return guarded([&] { return disc::set_last_error(run->context.finish()); });
 }
 
+uint64_t disc_content_hash(const void* data, int64_t bytes) { return disc::content_hash(data, static_cast<size_t>(bytes)); }
+
 int32_t disc_set_num_threads(int32_t threads) {
   if (threads < 0 || threads > 4096)
     return disc::set_last_error(Status(disc::kInvalidArgument, "number of threads must be 0 (automatic) to 4096"));
@@ -247,6 +249,6 @@ const char* disc_last_error_node(void) { return disc::last_error().node.c_str();
 const disc_ral_functions* disc_ral_get(uint32_t api_version) {
   static const disc_ral_functions functions = {
       sizeof(disc_ral_functions), DISC_RAL_API_VERSION, disc_load, disc_close, disc_num_args, disc_num_results, disc_arg, disc_result,
-      disc_execute, disc_last_error_code, disc_last_error, disc_last_error_node, disc_trust_file};
+      disc_execute, disc_last_error_code, disc_last_error, disc_last_error_node, disc_trust_file, disc_content_hash};
   return api_version == DISC_RAL_API_VERSION ? &functions : nullptr;
 }

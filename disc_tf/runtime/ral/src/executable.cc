@@ -11,7 +11,7 @@
 namespace disc {
 namespace {
 
-constexpr size_t kKeptByBuffer = 4;   // sessions with variables of their own that may share an executable
+constexpr size_t kKeptContents = 4;   // sessions with variables of their own that may share an executable
 constexpr int kMaxRebuilds = 16;
 
 std::atomic<int64_t> g_loaded{0}, g_live{0};
@@ -118,16 +118,15 @@ PreparedRef Executable::kept(int32_t index, const std::string& key) {
   return nullptr;
 }
 
-void Executable::keep(int32_t index, const std::string& key, bool by_buffer, const PreparedRef& data) {
+void Executable::keep(int32_t index, const std::string& key, const PreparedRef& data) {
   std::vector<Kept> dropped;  // freed after the lock is: releases call back into the host
   const std::lock_guard<std::mutex> lock(slots_mutex());
   Slot& slot = slots_[index];
   for (const Kept& k : slot.entries)
     if (k.key == key) return;
   slot.entries.push_back({key, data});
-  if (!by_buffer) return;
   ++slot.rebuilds;
-  if (slot.entries.size() > kKeptByBuffer) {
+  if (slot.entries.size() > kKeptContents) {
     dropped.push_back(std::move(slot.entries.front()));
     slot.entries.erase(slot.entries.begin());
   }

@@ -26,10 +26,9 @@ class Executable {
   const char* loader() const { return image_->loader(); }
   const std::string& identity() const { return identity_; }
 
-  // Packed constants of this executable. `key` identifies the contents, see PreparedCache. An entry found by digests stays for the
-  // executable's life; of entries found by buffers the latest few.
+  // Packed constants of this executable, of each entry the latest few contents. `key` identifies them, see PreparedCache.
   PreparedRef kept(int32_t index, const std::string& key);
-  void keep(int32_t index, const std::string& key, bool by_buffer, const PreparedRef& data);
+  void keep(int32_t index, const std::string& key, const PreparedRef& data);
   // True once entry `index` was made anew for so many buffers that packing it does not pay.
   bool unstable(int32_t index);
 

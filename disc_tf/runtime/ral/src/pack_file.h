@@ -12,7 +12,7 @@
 namespace disc {
 
 // Raised when the format changes, or when a library function that prepare may call gives other bits than before.
-constexpr uint32_t kPackVersion = 1;
+constexpr uint32_t kPackVersion = 2;
 constexpr size_t kPackAlignment = 4096;
 
 // What a pack is known by.

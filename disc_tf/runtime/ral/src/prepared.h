@@ -1,7 +1,7 @@
 // The process-wide cache of packed constants ("prepared" entries).
 //
 // An entry is known by what it was made of: the code (its hash, ISA and layout, or this executable and index) and the inputs,
-// each by its digest or else by its buffer. A buffer is kept referenced by the entry, so that no other contents can come to
+// each by its digest (and a hash of its contents, where the host gives them) or else by its buffer. A buffer is kept referenced by the entry, so that no other contents can come to
 // lie at that address while the entry may be found.
 #pragma once
 

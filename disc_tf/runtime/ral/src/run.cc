@@ -366,6 +366,8 @@ std::string disc_context::prepared_key(int32_t index, bool* by_buffer) const {
     key += '|';
     if (!arg.digest.empty()) {
       key.append(arg.digest.begin(), arg.digest.end());
+      // The digest is what the compiler saw. A graph may have been edited since, and TensorFlow lets every tensor be fed.
+      if (options_.content && !is_bound(static_cast<int32_t>(i))) key += ':' + std::to_string(content(i));
       continue;
     }
     *by_buffer = true;
@@ -392,14 +394,20 @@ Status disc_context::build(int32_t index, bool by_buffer, PreparedData* data) {
   return Status();
 }
 
+uint64_t disc_context::content(uint32_t input) const {
+  const disc_memref& in = (*inputs_)[input];
+  int64_t bytes = 0;
+  bool negative = false;
+  tensor_bytes(in.rank, in.dims, disc::dtype_size(artifact().args[input].dtype), &bytes, &negative);
+  const auto index = static_cast<int32_t>(input);
+  return options_.content && !is_bound(index) ? options_.content(options_.user, index, in.data, bytes) : disc_content_hash(in.data, bytes);
+}
+
 uint64_t disc_context::sources_hash(int32_t index) const {
   uint64_t hash = 0;
   for (uint32_t i : artifact().prepared[index].args) {
-    const disc_memref& in = (*inputs_)[i];
-    int64_t bytes = 0;
-    bool negative = false;
-    tensor_bytes(in.rank, in.dims, disc::dtype_size(artifact().args[i].dtype), &bytes, &negative);
-    hash = disc::content_hash(in.data, static_cast<size_t>(bytes), hash);
+    const uint64_t one = content(i);
+    hash = disc::content_hash(&one, sizeof(one), hash);
   }
   return hash;
 }
@@ -451,7 +459,7 @@ const void* disc_context::prepared(int32_t index) {
       status = build(index, by_buffer, ref.get());
     } else {
       status = disc::PreparedCache::get().find_or_build(key, [&](PreparedData* data) { return by_buffer ? build(index, true, data) : find_or_share(index, data); }, &ref);
-      if (status.ok()) executable_->keep(index, key, by_buffer, ref);
+      if (status.ok()) executable_->keep(index, key, ref);
     }
     if (!status.ok()) {
       fail_internally(status.code, status.message, status.node);

@@ -61,6 +61,7 @@ struct disc_context {
   disc::Status build(int32_t index, bool by_buffer, disc::PreparedData* data);
   // Takes the entry from the directory of packs, or makes it and leaves it there; all of its inputs have digests.
   disc::Status find_or_share(int32_t index, disc::PreparedData* data);
+  uint64_t content(uint32_t input) const;
   uint64_t sources_hash(int32_t index) const;
 
   std::shared_ptr<disc::Executable> executable_;
