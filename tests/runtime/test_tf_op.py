@@ -241,7 +241,7 @@ def _frozen(w):
 
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_constants_with_other_contents_than_their_digest(sessions):
-    """TensorFlow lets every tensor be fed, and a graph may be edited after it was compiled: what was packed of the compiler's weights is not for those."""
+    """TensorFlow lets every tensor be fed: what was packed of the compiler's weights is not for others."""
     w, n, x = _values()
     data = _frozen(w)
     with tf.Graph().as_default() as graph:
