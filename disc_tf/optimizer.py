@@ -29,7 +29,7 @@ from disc_tf.frontend.load import Loaded, load
 from disc_tf.frontend.rewrite import Launch, launch_nodes, rewrite
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.ir.printer import print_module
-from disc_tf.options import Options
+from disc_tf.options import Options, make_dump_dir
 from disc_tf.report import ClusterReport, LeftOut, Report
 from disc_tf.version import __version__
 
@@ -117,6 +117,8 @@ class Request:
 
 def optimize(request: Request) -> OptimizeResult:
     """`optimize_graph_def` for callers inside: SavedModels, functions."""
+    if not request.dry_run:
+        make_dump_dir(request.settings)
     keep_legacy: dict[str, str] = {}
     while True:
         unwanted, result = _optimize(request, keep_legacy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,8 +19,8 @@ class OptionError(ValueError):
     """An unknown option, or a value that the option does not take. The message names both and the way out."""
 
 
-def _option(default: Any, doc: str, *, flag: str = "", metavar: str = "", choices: tuple[str, ...] = ()) -> Any:
-    meta = {"doc": doc, "flag": flag, "metavar": metavar, "choices": choices}
+def _option(default: Any, doc: str, *, flag: str = "", metavar: str = "", choices: tuple[str, ...] = (), least: int = 0) -> Any:
+    meta = {"doc": doc, "flag": flag, "metavar": metavar, "choices": choices, "least": least}
     return dataclasses.field(default=default, metadata=meta)
 
 
@@ -45,7 +46,7 @@ class Options:
     hints: tuple[str, ...] = _option(
         (), "likely dims of an input, e.g. `ids: [b<=32, s%8==0, s~128]`", flag="--hint", metavar="HINT"
     )
-    fuel: int = _option(-1, "compile at most this many clusters (-1: all), for bisecting", flag="--fuel", metavar="N")
+    fuel: int = _option(-1, "compile at most this many clusters (-1: all), for bisecting", flag="--fuel", metavar="N", least=-1)
     keep_control: bool = _option(
         False, "keep nodes that only control edges reach from the outputs' side", flag="--keep-control"
     )
@@ -91,6 +92,19 @@ class Options:
         }
 
 
+def make_dump_dir(options: Options) -> None:
+    """Make ``dump_dir`` if it is given. `OptionError` where nothing can be written: each cluster would fail at its first phase."""
+    if not options.dump_dir:
+        return
+    try:
+        os.makedirs(options.dump_dir, exist_ok=True)
+        why = "" if os.access(options.dump_dir, os.W_OK | os.X_OK) else "it is not writable"
+    except OSError as e:
+        why = e.strerror or str(e)
+    if why:
+        raise OptionError(f"option 'dump_dir': nothing can be written into {options.dump_dir}: {why}; name another directory")
+
+
 def unknown_option(name: str, known: Iterable[str]) -> OptionError:
     """The error for an option that is none of ``known``."""
     known = list(known)
@@ -121,6 +135,8 @@ def _coerce(field: dataclasses.Field[Any], value: Any) -> Any:
     if kind is int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise OptionError(f"option {field.name!r} takes an integer, not {value!r}")
+        if value < (least := field.metadata["least"]):
+            raise OptionError(f"option {field.name!r}: {value} is less than {least}")
         return value
     if not isinstance(value, str):
         raise OptionError(f"option {field.name!r} takes a string, not {value!r}")

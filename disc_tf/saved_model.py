@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from disc_tf.frontend.rewrite import LAUNCH_OP
 from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model
 from disc_tf.optimizer import Compiled, Elsewhere
 from disc_tf.options import Options
@@ -96,10 +97,11 @@ def optimize_saved_model(
     own = Path(src) if isinstance(src, str | Path) else None  # not the copy that a frozen model or an object is made into
     if dst is not None and not dry_run:
         check_destination(dst, overwrite=overwrite, source=own)
+    if freeze and own is not None and own.is_dir():
+        _refuse_ours(own, read_saved_model(own))  # before TensorFlow loads it
     with as_directory(src, freeze=freeze, signatures=signatures, tags=tags, progress=progress) as source:
-        if read_marker(source) is not None:
-            raise SavedModelError(f"{source} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
         message = read_saved_model(source)
+        _refuse_ours(source, message)
         digest = digest_of(source)
         parts = [_Part(c, _report(digest, c, settings)) for c in choose_meta_graphs(message, tags, signatures)]
         report = parts[0].report
@@ -127,6 +129,14 @@ def optimize_saved_model(
             _mark(source, directory, report)
         report.times_ms["all"] = (time.perf_counter() - start) * 1e3
         return SavedModelResult(Path(dst), report)
+
+
+def _refuse_ours(source: Path, message: Any) -> None:
+    """`SavedModelError` for a model with our code in it, whoever saved it: what is restored of the result would not be an original."""
+    graphs = [meta.graph_def for meta in message.meta_graphs]
+    bodies = [*(g.node for g in graphs), *(f.node_def for g in graphs for f in g.library.function)]
+    if read_marker(source) is not None or any(n.op == LAUNCH_OP for body in bodies for n in body):
+        raise SavedModelError(f"{source} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
 
 
 @dataclasses.dataclass

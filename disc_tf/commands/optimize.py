@@ -33,7 +33,7 @@ from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_re
 from disc_tf.commands.signers import refuse_local_code
 from disc_tf.commands.unused import FOR_MODELS, NOT_RUN, ONE_SEGMENT, refuse
 from disc_tf.commands.verify import add_shape_arguments
-from disc_tf.options import OptionError, Options
+from disc_tf.options import OptionError, Options, make_dump_dir
 from disc_tf.report import FOREIGN, NOT_VERIFIED, Report, shape_line
 from disc_tf.scratch import scratch
 
@@ -71,7 +71,10 @@ def options_from(args: argparse.Namespace) -> Options:
             value = [t for part in value for t in part.split(",") if t]
         given[field.name] = value
     try:
-        return Options.from_overrides(**given)
+        options = Options.from_overrides(**given)
+        if not getattr(args, "dry_run", False):
+            make_dump_dir(options)
+        return options
     except OptionError as e:
         raise CommandError(str(e), USAGE) from e
 

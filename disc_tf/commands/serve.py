@@ -115,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as e:
         raise CommandError(f"{e}: disc-tf serve needs TensorFlow and: pip install 'disc-tf[serve]'", INTERNAL_ERROR) from e
     if (args.base is None) == (args.models_config is None):
-        raise CommandError("give the base path of a model, or --models-config F", USAGE)
+        both = "" if args.base is None else ", not both"
+        raise CommandError(f"give the base path of a model, or --models-config F{both}", USAGE)
     if (args.tls_cert is None) != (args.tls_key is None) or (args.tls_client_ca and not args.tls_cert):
         raise CommandError("TLS needs both --tls-cert and --tls-key", USAGE)
     if args.batch_rows < 2:

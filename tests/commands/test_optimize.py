@@ -73,6 +73,9 @@ def test_a_cluster_that_fails(graph: Path, monkeypatch: pytest.MonkeyPatch, caps
         (["bad.pb", "-o", "out.pb"], 3, "bad.pb"),
         (["in.pb", "-o", "out.pb", "--no-verify", "--outputs", "nothing:0"], 3, "nothing"),
         (["in.pb", "-o", "no/such/directory/out.pb", *QUICK], 3, "cannot write"),
+        (["in.pb", "-o", "out.pb", *QUICK, "--dump-dir", "in.pb/dumps"], 2, "nothing can be written into in.pb/dumps: Not a directory"),
+        (["in.pb", "-o", "out.pb", *QUICK, "--time-budget", "-1"], 2, "option 'time_budget': -1 is less than 0"),
+        (["in.pb", "-o", "out.pb", *QUICK, "--fuel", "-2"], 2, "option 'fuel': -2 is less than -1"),
     ],
 )
 def test_errors(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from disc_tf.frontend.saved_model import choose_meta_graph, read_saved_model
+from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, read_saved_model
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import Options
 from disc_tf.saved_model import optimize_saved_model, read_marker, restore_saved_model
@@ -129,6 +129,9 @@ def test_saved_again_by_others(optimized, tmp_path):
     loaded = tf.saved_model.load(str(path))
     tf.saved_model.save(loaded, str(tmp_path / "again"), signatures=dict(loaded.signatures))
     assert launches(tmp_path / "again") == launches(path)
+    for more in ({}, {"freeze": True}):
+        with pytest.raises(SavedModelError, match="again was optimised by disc_tf: give the original"):
+            optimize_saved_model(tmp_path / "again", tmp_path / "twice", **more)
     again = tf.saved_model.load(str(tmp_path / "again"))
     given = feeds(loaded.signatures["serving_default"], 5)
     close(loaded.signatures["serving_default"](**given), again.signatures["serving_default"](**given))
