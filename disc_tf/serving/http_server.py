@@ -17,6 +17,7 @@ from concurrent import futures
 from typing import Any
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestPayloadError
 
 from disc_tf.serving import json_codec
 from disc_tf.serving.errors import HTTP_STATUS, ServingError, from_exception, invalid
@@ -39,6 +40,22 @@ _INFO = re.compile(_MODEL + r"(?P<metadata>/metadata)?", re.IGNORECASE)
 _LARGE_BODIES = 4
 METRICS_PATH = "/monitoring/prometheus/metrics"
 _API = {"predict": "Predict", "classify": "Classify", "regress": "Regress"}
+
+
+class _WithoutRequests(logging.Filter):
+    """Of what aiohttp says when it cannot read a request only the kind of error: its messages quote the request, tokens included."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if isinstance(record.exc_info, tuple) else None
+        record.msg, record.args = f"an HTTP request could not be read ({kind.__name__ if kind else 'no reason given'})", ()
+        record.exc_info = record.exc_text = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+#: aiohttp's own log; what our handlers raise is in `log`
+_aiohttp_log = logging.getLogger("disc_tf.serving.http")
+_aiohttp_log.addFilter(_WithoutRequests())
 
 
 class RestApi:
@@ -195,7 +212,7 @@ class HttpServer:
     async def _open(self) -> None:
         app = web.Application(client_max_size=self._max)
         app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = runner = web.AppRunner(app, access_log=None)
+        self._runner = runner = web.AppRunner(app, access_log=None, logger=_aiohttp_log)
         await runner.setup()
         await web.SockSite(runner, self._socket, ssl_context=self._tls).start()
 
@@ -234,6 +251,10 @@ class HttpServer:
         except web.HTTPRequestEntityTooLarge:
             error = ServingError("RESOURCE_EXHAUSTED", f"the request is over the limit of {self._max} bytes")
             return web.Response(text=json_codec.error_json(error.message), status=413, content_type="application/json")
+        except (RequestPayloadError, ConnectionError) as e:
+            gone = isinstance(e, ConnectionError)
+            error = ServingError("CANCELLED", "the client closed the connection") if gone else invalid("the request's body cannot be read")
+            return self._failure(error)
         except Exception as e:
             error = from_exception(e)
             if error.code == "INTERNAL":

@@ -351,6 +351,25 @@ def test_slow_and_many_uploads_are_refused(small: HttpServer) -> None:
         assert fine.recv(4096).startswith(b"HTTP/1.1 404 ")
 
 
+@pytest.mark.parametrize(
+    ("head", "sent", "status"),
+    [
+        ("Content-Encoding: gzip\r\nContent-Length: 6", "SECRET", 400),
+        ("Transfer-Encoding: chunked", "SECRET\r\n", 400),
+        ("Authorization: Bearer SECRET\0\r\nContent-Length: 0", "", 400),
+        ("Content-Length: 100", "SECRET", None),  # the client goes away
+    ],
+)
+def test_unreadable_requests(small: HttpServer, caplog: pytest.LogCaptureFixture, head: str, sent: str, status: int | None) -> None:
+    """They are the client's fault, and nothing of them is logged."""
+    with socket.create_connection(("127.0.0.1", small.port), timeout=20) as client:
+        client.sendall(f"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n{sent}".encode())
+        if status is not None:
+            assert client.recv(100).split()[1] == str(status).encode()
+    wait_for(lambda: not small._running)
+    assert "SECRET" not in caplog.text and "Traceback" not in caplog.text
+
+
 def test_a_server_that_cannot_start_says_why(small: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(self: Any) -> None:
         raise OSError("no more files")
