@@ -12,6 +12,7 @@ import itertools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +62,7 @@ def _check(code: int) -> None:
 
 def set_num_threads(threads: int) -> None:
     """Threads for the process, callers included; 0: DISC_TF_NUM_THREADS, else CPU affinity and cgroup quota."""
-    _check(_capi.library().disc_set_num_threads(threads))
+    _check(_capi.library().disc_set_num_threads(max(-1, min(threads, 1 << 30))))  # ctypes would cut it off
 
 
 def num_threads() -> int:
@@ -188,6 +189,16 @@ class _State:
 _states: dict[int, _State] = {}  # runs that are under way, by the callbacks' `user`
 _held: dict[int, np.ndarray] = {}  # arrays that packed constants were made from, by handle
 _keys = itertools.count(1)
+_alive: weakref.WeakSet[Executable] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    # threads that held them are not here; what those had entered stays loaded
+    for executable in list(_alive):
+        executable._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def _guarded(state: _State, action, failed):
@@ -305,6 +316,7 @@ class Executable:
         self.isa: str = self._lib.disc_isa(handle).decode()
         self.loader: str = self._lib.disc_loader(handle).decode()
         self.bound = frozenset(i for i in range(len(self.args)) if self._lib.disc_arg_bound(handle, i))
+        _alive.add(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Executable:

@@ -97,6 +97,7 @@ class Runner:
         self._index = {called[i]: i for i in range(len(executable.args))}
         self._lock = threading.Lock()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        _alive.add(self)
 
     @property
     def segments(self) -> list[tuple[list[str], list[str]]]:
@@ -163,6 +164,18 @@ class Runner:
             if self._pool is None:
                 self._pool = concurrent.futures.ThreadPoolExecutor(max(2, num_threads()), "disc_tf_run")
             self._pool.submit(work)
+
+
+_alive: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    # neither the pool's threads nor those that held the lock are here
+    for runner in list(_alive):
+        runner._lock, runner._pool = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 
 
 class Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -315,6 +316,18 @@ def test_fork_with_a_running_pool():
         os._exit(0 if ok and counters()["worker_threads"] == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     np.testing.assert_array_equal(exe.run([w, x, _n(1)])[0], want)
+
+
+def test_fork_while_another_thread_holds_the_lock():
+    w, x = _inputs(3, 5)
+    exe = Executable.from_artifact(toy.artifact(w))
+    want = exe.run([w, x, _n(1)])[0]
+    with exe._lock:  # as a thread that is entering or leaving a run
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os._exit(0 if np.array_equal(exe.run([w, x, _n(1)])[0], want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _child(code: str, **env: str) -> subprocess.CompletedProcess:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -49,6 +51,19 @@ def arrivals(runner: Runner, inputs: dict[str, np.ndarray], order: tuple[str, ..
             yield set(order[: k + 1]), came
         assert run.remaining == 0
         run.finish()
+
+
+def test_a_forked_process_runs_in_threads_of_its_own(runners: dict[str, Runner]) -> None:
+    runner = runners["towers"]
+    inputs = feeds(runner, 3)
+    want = runner.run_async(inputs).result()
+    with runner._lock:  # as a thread that submits
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            got = runner.run_async(inputs).result()
+            os._exit(0 if all(np.array_equal(got[name], want[name]) for name in want) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 NEEDS = {
