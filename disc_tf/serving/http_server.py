@@ -303,18 +303,28 @@ class HttpServer:
             response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
             await response.prepare(request)
             while isinstance(item, str):
-                await response.write(item.encode() + b"\n")
+                await self._send(request, response, item)
                 item = await items.get()
             error = from_exception(item) if item is not None else None
             if error is not None:
-                await response.write(json_codec.error_json(error.message).encode() + b"\n")
+                await self._send(request, response, json_codec.error_json(error.message))
             await response.write_eof()
             return response, error
         except ConnectionError as e:  # the client is gone
-            raise ServingError("CANCELLED", "the client closed the connection") from e
+            raise ServingError("CANCELLED", "the client closed the connection, or does not read") from e
         finally:
             cancellation.set()
             await worker
+
+    async def _send(self, request: web.Request, response: web.StreamResponse, line: str) -> None:
+        """A line of a streamed answer. ConnectionError if the client is gone, or does not read within the time of a request."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await response.write(line.encode() + b"\n")
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionAbortedError("the client does not read") from None
 
     def _call(self, call: Callable[[bytes, float | None], str], body: bytes, deadline: float) -> str:
         with self._answering(deadline):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import socket
 import threading
 import time
@@ -368,6 +370,32 @@ def test_unreadable_requests(small: HttpServer, caplog: pytest.LogCaptureFixture
             assert client.recv(100).split()[1] == str(status).encode()
     wait_for(lambda: not small._running)
     assert "SECRET" not in caplog.text and "Traceback" not in caplog.text
+
+
+def test_a_stream_that_nobody_reads_ends(small: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+
+    def lines(_body: bytes, _deadline: float | None, _cancellation: Any) -> Iterator[str]:
+        try:
+            for _ in range(5):
+                yield " " * (8 << 20)
+        finally:
+            closed.set()
+
+    monkeypatch.setattr(small._api, "stream", lambda _method, _path: ("m", lines))
+    with upload(small.port, 2, b"{}") as connection:
+        wait_for(closed.is_set)
+        assert small._running == 1
+        wait_for(lambda: not small._running)
+        came = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := connection.recv(1 << 20):
+                came += piece
+    assert len(came) < 5 * (8 << 20) and not came.endswith(b"0\r\n\r\n"), "nobody takes it for a whole answer"
+    reader = http.client.HTTPConnection("127.0.0.1", small.port, timeout=20)
+    reader.request("POST", "/v1/models/m:predict_streamed", b"{}")
+    assert len(reader.getresponse().read()) == 5 * ((8 << 20) + 1)
+    reader.close()
 
 
 def test_a_server_that_cannot_start_says_why(small: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
