@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -159,6 +160,8 @@ def _configured(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[a
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines are not ours to show
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text
     parser = build_parser()
     try:
         args, unknown, done = _configured(parser, list(sys.argv[1:] if argv is None else argv))

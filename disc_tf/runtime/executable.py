@@ -60,6 +60,14 @@ def _check(code: int) -> None:
         raise _last_error()
 
 
+def _path(path: str | os.PathLike[str] | None) -> bytes | None:
+    """For C, which would take a path with a zero byte in it for another one."""
+    data = os.fsencode(path) if path is not None else None
+    if data is not None and b"\0" in data:
+        raise ValueError(f"{path!r} is no path: there is a zero byte in it")
+    return data
+
+
 def set_num_threads(threads: int) -> None:
     """Threads for the process, callers included; 0: DISC_TF_NUM_THREADS, else CPU affinity and cgroup quota."""
     _check(_capi.library().disc_set_num_threads(max(-1, min(threads, 1 << 30))))  # ctypes would cut it off
@@ -87,7 +95,7 @@ def share_packs(directory: str | os.PathLike[str] | None, *, limit_bytes: int = 
     limit_bytes: what all packs in the directory may take; 0 for no limit. Raises DiscError if the directory cannot be used (it cannot be
     made, others may write into it, it is not on a local file system); what fails later fails no run, see `packs_problem` and `counters`.
     """
-    _check(_capi.library().disc_share_packs(os.fsencode(directory) if directory is not None else None, limit_bytes))
+    _check(_capi.library().disc_share_packs(_path(directory), limit_bytes))
 
 
 def packs_directory() -> str:
@@ -283,7 +291,7 @@ def set_trust(trust_file: str | os.PathLike[str] | None) -> None:
     Code that is loaded stays. Raises DiscError if the file or libcrypto cannot be used; the policy is in force all the same, and nothing
     loads until it can be. Loads of code that is not trusted fail with PERMISSION_DENIED.
     """
-    _check(_capi.library().disc_set_trust(os.fsencode(trust_file) if trust_file is not None else None))
+    _check(_capi.library().disc_set_trust(_path(trust_file)))
 
 
 def trust_file() -> str:
@@ -329,7 +337,7 @@ class Executable:
     @classmethod
     def from_file(cls, path: str | Path) -> Executable:
         """Maps and loads a stand-alone file. DiscError as `from_bytes`, and if the file cannot be opened."""
-        handle = _capi.library().disc_load_file(os.fsencode(path))
+        handle = _capi.library().disc_load_file(_path(path))
         if not handle:
             raise _last_error()
         return cls(handle, read_file(path))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import io
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -319,3 +322,13 @@ def test_verify_with_tensorflow(graph: Path, optimized: Path, capsys: pytest.Cap
     assert found["ok"] and found["compared"] == len(found["shapes"]) == 1
     assert run("verify", graph, other, *shape) == 5
     assert "DIFFERENT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_of_files_that_are_no_text(optimized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    to = tmp_path / os.fsdecode(b"\xc3\xbc\xff.pb")
+    assert run("restore", optimized, "-o", to) == 0 and to.exists()
+    out.flush()
+    assert b"\\udcff.pb: " in out.buffer.getvalue()  # type: ignore[attr-defined]

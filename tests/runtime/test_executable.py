@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from disc_tf.runtime import DiscError, Executable, counters, num_threads, pack, set_num_threads
+from disc_tf.runtime import DiscError, Executable, counters, num_threads, pack, set_num_threads, set_trust, share_packs
 from disc_tf.runtime.executable import host_isa, set_loader, set_target, trim
 from tests.runtime import toy
 
@@ -377,3 +377,9 @@ def test_contents_other_than_the_digest_are_followed():
     for k in (1, 2, 1, 3):
         for _ in range(2):
             np.testing.assert_array_equal(exe.run([w * k, x, _n(1)])[0], toy.expected(w * k, x, 1)[0])
+
+
+@pytest.mark.parametrize("use", [Executable.from_file, set_trust, share_packs])
+def test_a_path_is_not_cut_off(use):
+    with pytest.raises(ValueError, match="zero byte"):
+        use("a\0b")
