@@ -95,6 +95,8 @@ def optimize_saved_model(
         raise SavedModelError("no destination is given")
     start = time.perf_counter()
     own = Path(src) if isinstance(src, str | Path) else None  # not the copy that a frozen model or an object is made into
+    if verify and own is not None and not dry_run:
+        _refuse_no_text(own)
     if dst is not None and not dry_run:
         check_destination(dst, overwrite=overwrite, source=own)
     if freeze and own is not None and own.is_dir():
@@ -129,6 +131,13 @@ def optimize_saved_model(
             _mark(source, directory, report)
         report.times_ms["all"] = (time.perf_counter() - start) * 1e3
         return SavedModelResult(Path(dst), report)
+
+
+def _refuse_no_text(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise SavedModelError(f"{path}: TensorFlow, which proves the result, takes names of UTF-8 text only: rename it") from None
 
 
 def _refuse_ours(source: Path, message: Any) -> None:

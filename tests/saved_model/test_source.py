@@ -119,6 +119,12 @@ def test_destinations(original, optimized, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_name_that_tensorflow_does_not_take(original, copy_of, tmp_path):
+    path = copy_of(original("tf1")).rename(tmp_path / os.fsdecode(b"\xff"))
+    with pytest.raises(SavedModelError, match="names of UTF-8 text only"):
+        optimize_saved_model(path, tmp_path / "out")
+
+
 def test_freezing_onto_itself_is_refused(original, copy_of):
     path = copy_of(original("tf1"))
     with pytest.raises(PublishError):
