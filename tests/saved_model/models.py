@@ -199,8 +199,64 @@ def example(rng: np.random.Generator) -> bytes:
     return tf.train.Example(features=tf.train.Features(feature={"age": age, "colour": colour})).SerializeToString()
 
 
+class Reusable(tf.Module):
+    """As models of TensorFlow Hub are published: called with and without training, its variables and losses in lists, no signature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = np.random.default_rng(9)
+        self.table = tf.Variable(rng.normal(size=(30, 8)).astype("f"), name="table")
+        self.kernel = tf.Variable(rng.normal(size=(8, 4)).astype("f"), name="kernel")
+        self.seen = tf.Variable(0.0, trainable=False, name="seen")
+        # plain attributes: the interface asks for lists, a module's own are tuples
+        self.variables_list = [self.table, self.kernel, self.seen]
+        self.regularization_losses = [self.penalty]
+
+    @tf.function(input_signature=[])
+    def penalty(self):
+        return 0.01 * tf.reduce_sum(tf.square(self.kernel))
+
+    @tf.function
+    def __call__(self, ids, training=False):
+        x = tf.nn.relu(tf.reduce_mean(tf.gather(self.table, ids), 1) + 0.5)
+        if training:
+            self.seen.assign_add(1.0)
+            x = tf.nn.dropout(x, 0.25)
+        return {"default": tf.nn.softmax(x @ self.kernel), "encoded": x}
+
+
+def hub(path: Path) -> None:
+    """A reusable SavedModel in the form of TensorFlow Hub (TF2)."""
+    m = Reusable()
+    for training in (False, True):
+        m.__call__.get_concrete_function(tf.TensorSpec((None, None), tf.int32, name="ids"), training=training)
+    tf.saved_model.save(m, str(path))
+
+
+def hub1(path: Path) -> None:
+    """A module in the form of TensorFlow Hub (TF1): one MetaGraph without tags, one for training, each with its signatures."""
+    builder = v1.saved_model.builder.SavedModelBuilder(str(path))
+    for first, tags in ((True, []), (False, ["train"])):
+        with v1.Graph().as_default(), v1.Session() as session:
+            v1.set_random_seed(7)
+            x = v1.placeholder(tf.float32, (None, 8), name="x")
+            w = v1.get_variable("w", (8, 16), use_resource=True)
+            y = tf.nn.softmax(tf.nn.relu(tf.matmul(x, w)) * 2.0, name="y")
+            if tags:
+                y = tf.nn.dropout(y, 0.5, name="dropped")
+            info = v1.saved_model.build_tensor_info
+            signature = v1.saved_model.build_signature_def({"default": info(x)}, {"default": info(y)}, "")
+            session.run(v1.global_variables_initializer())
+            if first:
+                builder.add_meta_graph_and_variables(session, tags, {"default": signature})
+            else:
+                builder.add_meta_graph(tags, {"default": signature})
+    builder.save()
+
+
 MODELS: dict[str, Callable[[Path], None]] = {
     "module": module, "keras3": keras3, "keras2": keras2, "words": words, "tf1": tf1, "tf1_two": tf1_two, "estimator": estimator,
+    "hub": hub, "hub1": hub1,
 }  # fmt: skip
 
 

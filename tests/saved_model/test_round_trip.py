@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import filecmp
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,8 @@ from disc_tf.saved_model_rewrite import rewrite_meta_graph
 from tests.saved_model.models import MODELS, Scorer, feeds
 
 v1 = tf.compat.v1
-NAMES = list(MODELS)
+#: those with signatures and tags
+NAMES = [n for n in MODELS if not n.startswith("hub")]
 
 
 def meta(path: Path):
@@ -114,7 +117,55 @@ def test_the_loader_of_tensorflow_1(name, original, optimized):
     close(*found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_a_reusable_model_of_the_hub(original, optimized):
+    """The root call is what is compiled, though no signature has it; the call for training, its dropout and its counter stay as they are."""
+    path, report = optimized("hub")
+    a, b = tf.saved_model.load(str(original("hub"))), tf.saved_model.load(str(path))
+    assert set(a.signatures) == set(b.signatures) and report.compiled_clusters
+    for size in ((3, 5), (1, 1), (0, 4), (7, 2)):
+        ids = tf.constant(np.random.default_rng(0).integers(0, 30, size), tf.int32)
+        close(a(ids), b(ids))
+        close(a(ids, training=False), b(ids, training=False))
+    ids = tf.constant([[1, 2], [3, 4]])
+    for m in (a, b):
+        before = m.seen.numpy()
+        assert m(ids, training=True)["default"].shape == (2, 4) and m.seen.numpy() == before + 1
+        assert len(m.variables_list) == 3 and m.regularization_losses[0]().numpy() > 0
+    found = []
+    for m in (a, b):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(m(ids)["default"][:, 0])
+        found.append({"kernel": tape.gradient(loss, m.kernel)})
+    close(*found)
+
+
+def test_a_module_of_the_hub_without_tags(original, optimized):
+    """TensorFlow 1: the MetaGraph to be used has no tags at all."""
+    x = np.random.default_rng(2).normal(size=(6, 8)).astype("f")
+    found = []
+    for path in (original("hub1"), optimized("hub1")[0]):
+        with v1.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+            signature = v1.saved_model.load(session, [], str(path)).signature_def["default"]
+            found.append({"y": session.run(signature.outputs["default"].name, {signature.inputs["default"].name: x})})
+    close(*found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["module", "tf1_two"])
+def test_the_stock_command_shows_what_it_showed(name, original, optimized):
+    """`saved_model_cli show` in a process that knows nothing of our op."""
+    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", "show", "--all", "--dir"]
+    told = []
+    for path in (original(name), optimized(name)[0]):
+        done = subprocess.run([*command, str(path)], capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        # then come concrete functions, which it cannot list of a model with an op that is not TensorFlow's, and the ops, in no order
+        told.append(done.stdout.partition("Concrete Functions:")[0].partition("The MetaGraph with")[0])
+    assert "signature_def['serving_default']:" in told[0] and told[0] == told[1]
+    assert "'DiscLaunch'" in done.stdout
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_restore_gives_the_bytes_back(name, original, optimized, tmp_path):
     restored = restore_saved_model(optimized(name)[0], tmp_path / "back")
     assert restored.exact
