@@ -1,10 +1,13 @@
 """The client for asyncio programs: the same calls, awaited. Making a skeleton and putting clusters into a graph is work of seconds, so all
-of it runs in threads; a cancelled task ends its calls to the server."""
+of it runs in threads of the client's own: those of the loop are few, and a call that waits in the server's queue would hold up whatever
+else the program does with them. A cancelled task ends its calls to the server."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from disc_tf.optimizer import OptimizeResult
@@ -14,10 +17,11 @@ from disc_tf.remote.connection import Address
 
 
 class AsyncClient:
-    """`disc_tf.remote.Client` for asyncio; the same arguments."""
+    """`disc_tf.remote.Client` for asyncio; the same arguments. calls: that run at a time, more wait."""
 
-    def __init__(self, address: str | Address, **arguments: Any) -> None:
+    def __init__(self, address: str | Address, *, calls: int = 256, **arguments: Any) -> None:
         self._client = Client(address, **arguments)
+        self._threads = ThreadPoolExecutor(calls, thread_name_prefix="disc-tf-remote")
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -26,8 +30,9 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection; calls that run fail with CANCELLED."""
         await asyncio.to_thread(self._client.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def capabilities(self) -> Any:
         """The server's Capabilities message. `RemoteError`."""
@@ -58,7 +63,7 @@ class AsyncClient:
 
     async def _run(self, call: Callable[[Client], Any]) -> Any:
         session = self._client.session()
-        task = asyncio.ensure_future(asyncio.to_thread(call, session))
+        task = asyncio.get_running_loop().run_in_executor(self._threads, contextvars.copy_context().run, call, session)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

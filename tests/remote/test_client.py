@@ -177,7 +177,7 @@ def then(*steps: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any
 @pytest.fixture
 def service() -> Iterator[Scripted]:
     scripted = Scripted()
-    server = grpc.server(futures.ThreadPoolExecutor(8))
+    server = grpc.server(futures.ThreadPoolExecutor(64))
     for name in ("Optimizer", "ContentStore"):
         handlers = {}
         for method, (owner, request, response, many_in, many_out) in METHODS.items():
@@ -343,6 +343,25 @@ def test_asyncio(service: Any) -> None:
                 *(client.optimize_graph_def(mlp().proto, ["y"], SETTINGS, progress=seen.append) for _ in range(3))
             )
             assert all(compiled(r) for r in results) and len(seen) == 6
+
+    asyncio.run(main())
+
+
+def test_many_calls_wait_at_a_time(service: Any) -> None:
+    """More than the event loop has threads; these stay free for whatever else the program does."""
+    many = 48
+    there = threading.Barrier(many)
+
+    def together(_request: Any) -> Iterator[Any]:
+        there.wait(60)
+        yield from service.whole(_request)
+
+    async def main() -> None:
+        service.script = [together]
+        async with AsyncClient(service.address, retries=QUICK) as client:
+            calls = [asyncio.ensure_future(client.optimize_graph_def(mlp().proto, ["y"], SETTINGS)) for _ in range(many)]
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 5) == 7
+            assert all(compiled(r) for r in await asyncio.gather(*calls))
 
     asyncio.run(main())
 
