@@ -114,17 +114,24 @@ class RayChildPool:
         return self._size
 
     async def start(self) -> None:
+        listens = False
+
         def connect() -> None:
+            nonlocal listens
             if self._address.startswith("ray://"):
                 # Ray itself tries for minutes
                 host, _, port = self._address.removeprefix("ray://").rpartition(":")
                 socket.create_connection((host, int(port)), _CONNECT_S).close()
+                listens = True
             self._ray.init(address=self._address, namespace="disc_tf", log_to_driver=False, logging_level=logging.ERROR)
 
         try:
             await asyncio.to_thread(connect)
         except Exception as e:  # it has errors of many kinds
-            raise ChildFailed(Reason.UNAVAILABLE, f"the Ray cluster {self._address} cannot be reached: {e}") from e
+            message = f"the Ray cluster {self._address} cannot be reached: {e}"
+            if listens:  # Ray does not say why it then gave up
+                message += "; it listens there: if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in this server's environment"
+            raise ChildFailed(Reason.UNAVAILABLE, message) from e
         self._idle.append(await self._new_host())
 
     async def _new_host(self) -> Any:

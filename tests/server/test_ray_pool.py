@@ -6,7 +6,11 @@ import ast
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +18,13 @@ from typing import Any
 
 import pytest
 from disc_tf_server import sandbox
+from disc_tf_server.children import COMPILE
 from disc_tf_server.interfaces import ChildFailed, Job, Reason
+
+from disc_tf.remote.messages import message_class
+from tests.server.harness import request, run, until
+from tests.server.test_end_to_end import environment, product, server
+from tests.server.test_faults import alive, descendants, last, long_work, started
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -121,3 +131,83 @@ def test_a_cluster_that_is_not_there() -> None:
         await pool.close()
 
     asyncio.run(scenario())
+
+
+@contextlib.contextmanager
+def existing_cluster(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A cluster of its own, started as its operators do: (its head, ray://HOST:PORT)."""
+    pytest.importorskip("ray")
+    with socket.socket() as one, socket.socket() as two:
+        ports = []
+        for s in (one, two):
+            s.bind(("127.0.0.1", 0))
+            ports.append(s.getsockname()[1])
+    command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--head", "--block", "--num-cpus=2"]
+    command += [f"--port={ports[0]}", f"--ray-client-server-port={ports[1]}", "--min-worker-port=0", "--max-worker-port=0"]
+    command += ["--node-ip-address=127.0.0.1", "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={directory}"]
+    with (directory / "head.log").open("wb") as log:
+        head = subprocess.Popen(command, env=environment(), stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 90
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", ports[1]), 1).close()
+                break
+            assert head.poll() is None and time.monotonic() < end, (directory / "head.log").read_text()
+            time.sleep(0.3)
+        yield head, f"ray://127.0.0.1:{ports[1]}"
+    finally:
+        everything = [head.pid, *descendants(head.pid)]
+        head.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            head.wait(30)
+        for pid in everything:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        head.wait()
+
+
+def test_the_command_on_an_existing_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real compiles for a real server; the worker is killed in the middle of one; nothing stays in the cluster afterwards."""
+    import tempfile
+
+    def compilers(head: int) -> set[int]:
+        """Templates below the cluster."""
+        found = set()
+        for pid in descendants(head):
+            with contextlib.suppress(OSError):
+                if COMPILE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() and parent(pid) not in found:
+                    found.add(pid)
+        return {pid for pid in found if parent(pid) not in found}
+
+    async def check(directory: Path) -> None:
+        (directory / "ray").mkdir()
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        with existing_cluster(directory / "ray") as (head, address):
+            async with server(directory / "data", "--executor", address) as (process, client):
+                call = client.stream("Optimize", request(long_work()), timeout=300)
+                await started(call)
+                workers = {parent(pid) for pid in compilers(head.pid)}
+                assert workers and not any(COMPILE.encode() in Path(f"/proc/{p}/cmdline").read_bytes() for p in descendants(process.pid))
+                for pid in workers:
+                    os.kill(pid, signal.SIGKILL)
+                event = await last(call)
+                assert event.WhichOneof("event") == "result", event
+                assert message_class("CompileResult").FromString(event.result.inline).clusters
+                assert workers.isdisjoint({parent(pid) for pid in compilers(head.pid)})
+                assert (await client.result(request(long_work())))[1]
+                assert len((await client.result(request(product())))[0].clusters) == 1
+                process.send_signal(signal.SIGTERM)
+                assert await asyncio.wait_for(process.wait(), 60) == 0
+                await until(lambda: not compilers(head.pid), 30)
+            monkeypatch.delenv("RAY_AUTH_MODE")
+            command = [sys.executable, "-m", "disc_tf_server", "--address", "127.0.0.1:0", "--data-dir", str(directory / "other")]
+            done = subprocess.run([*command, "--executor", address], env=environment(), capture_output=True, text=True, timeout=120)
+            assert done.returncode == 3 and "RAY_AUTH_MODE=token" in done.stderr and "Traceback" not in done.stderr
+            everything = [head.pid, *descendants(head.pid)]
+        await until(lambda: not any(alive(pid) for pid in everything), 20)
+
+    # the paths of Ray's sockets must be short
+    with tempfile.TemporaryDirectory(prefix="dt-ray-") as directory:
+        run(check(Path(directory)), 400)

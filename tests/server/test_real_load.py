@@ -1,0 +1,363 @@
+"""The command under real load: two hundred clients with real models on real, sandboxed compiles, for SOAK_SECONDS (600)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import signal
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from disc_tf_server.stores import open_stores
+
+from disc_tf.frontend.tfproto import message_class as graph_message
+from disc_tf.frontend.tfproto import serialized
+from disc_tf.remote import AsyncClient, Client, RemoteError
+from disc_tf.remote.connection import Address, Retries
+from disc_tf.remote.errors import from_status
+from disc_tf.remote.messages import message_class
+from disc_tf.remote.result import rename_artifact
+from disc_tf.runtime.artifact import unpack
+from tests.server.harness import Client as Stubs
+from tests.server.harness import failure_of, request, run, token_of, tokens_file, until
+from tests.server.real_models import KINDS, Model, differences, model
+from tests.server.test_end_to_end import server
+from tests.server.test_faults import alive, descendants, long_work
+
+pytestmark = pytest.mark.slow
+
+#: principal -> its clients. The flood asks without a pause for structures that are evicted before they are asked for again
+CLIENTS = {"flood": 120, "modest": 6, "one": 30, "two": 30, "hostile": 14}
+#: structures of each kind: those that most ask for again and again, and those of the flood
+HOT, COLD = 2, 8
+#: seconds in which every request is answered
+PATIENCE = 500.0
+
+
+class Recorded(Client):
+    """A client that remembers what the server answered, in the canonical names of the request: equal requests, equal bytes."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.answers: list[tuple[bytes, bytes, float, bool]] = []
+        self._cached = False
+
+    def _follow(self, *arguments: Any) -> Any:
+        final = super()._follow(*arguments)
+        self._cached = final.cached
+        return final
+
+    def compile(self, request: Any, **arguments: Any) -> Any:
+        start = time.perf_counter()
+        answer = super().compile(request, **arguments)
+        seconds = time.perf_counter() - start
+        plain = type(answer.result)()
+        plain.CopyFrom(answer.result)
+        plain.report_json = b""  # it tells how long things took
+        self.answers.append((request.digest, hashlib.sha256(serialized(plain)).digest(), seconds, self._cached))
+        return answer
+
+
+def recorded(address: str, principal: str, **arguments: Any) -> AsyncClient:
+    client = AsyncClient(address)
+    client._client.close()
+    client._client = Recorded(Address(address, token=token_of(principal)), retries=Retries(attempts=10), **arguments)
+    return client
+
+
+# ---- what must fail
+
+
+def recursive() -> bytes:
+    """A function that calls itself."""
+    graph = graph_message("GraphDef")()
+    function = graph.library.function.add()
+    function.signature.name = "again"
+    function.signature.input_arg.add(name="a", type=1)
+    function.signature.output_arg.add(name="b", type=1)
+    function.node_def.add(name="n", op="again", input=["a"])
+    function.ret["b"] = "n:b:0"
+    graph.node.add(name="x", op="Placeholder").attr["dtype"].type = 1
+    graph.node.add(name="y", op="again", input=["x"])
+    return serialized(graph)
+
+
+def dangling() -> bytes:
+    graph = graph_message("GraphDef")()
+    graph.node.add(name="y", op="Relu", input=["nobody"]).attr["T"].type = 1
+    return serialized(graph)
+
+
+#: what is sent -> (fields of the request, the reasons that it may end with)
+HOSTILE: dict[str, tuple[Callable[[], bytes], dict[str, Any], set[str]]] = {
+    "no graph": (lambda: bytes(range(200, 256)) * 50, {}, {"GRAPH_REFUSED"}),
+    "dangling": (dangling, {}, {"GRAPH_REFUSED"}),
+    "recursive": (recursive, {}, {"nothing compiled"}),
+    "no time": (lambda: long_work(40), {"timeout": 0.05}, {"DEADLINE_EXCEEDED"}),
+    "too much work": (lambda: long_work(1500), {}, {"COMPILE_OUT_OF_CPU"}),
+}
+
+
+async def refused(client: Stubs, what: str) -> str:
+    """The reason that a hostile request ends with, or what it gave."""
+    make, fields, _ = HOSTILE[what]
+    try:
+        last = (await client.events("Optimize", request(make(), **fields), timeout=300))[-1]
+    except grpc.aio.AioRpcError as e:
+        return failure_of(e).reason
+    if last.WhichOneof("event") == "error":
+        return from_status(last.error.SerializeToString()).reason
+    return "compiled" if message_class("CompileResult").FromString(last.result.inline).clusters else "nothing compiled"
+
+
+# ---- what is counted
+
+
+@dataclass
+class Tally:
+    """What came of the requests. seconds: (principal, kind, compiled or cached) -> times; kept: one result of each structure, weights and
+    principal; made: canonical request -> digests of what the server answered."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    kept: dict[tuple[str, int, int, str], tuple[Model, Any]] = field(default_factory=dict)
+    forms: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    made: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    wrong: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+
+def form(graph: Any, prefix: str) -> str:
+    """What a result is but for the names of its client: equal for equal structures and weights."""
+
+    def rename(text: str) -> str:
+        return text.replace(prefix, "")
+
+    lines = []
+    for node in sorted(graph.node, key=lambda n: rename(n.name)):
+        lines.append(f"{rename(node.name)} {node.op} {[rename(i) for i in node.input]}")
+        if node.op == "DiscLaunch":
+            lines.append(repr(rename_artifact(unpack(node.attr["executable"].s), rename)))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def settings(cold: bool) -> dict[str, Any]:
+    """Of a request: the flood's are compiled for one instruction set, the others' for all."""
+    return {"min_cluster_size": 1, **({"targets": ["x86-64-v3"]} if cold else {})}
+
+
+async def optimized(client: AsyncClient, principal: str, rng: random.Random, tally: Tally) -> None:
+    """One request under names that nobody else has."""
+    kind = rng.choice(list(KINDS))
+    cold = principal == "flood" or (principal == "modest" and rng.random() < 0.5)
+    variant = HOT + rng.randrange(COLD) if cold else rng.randrange(HOT)
+    seed = 0 if cold else rng.randrange(2)
+    prefix = f"c{rng.randrange(10**9)}_"
+    asked = model(kind, variant, seed).under(prefix)
+    start = time.perf_counter()
+    try:
+        patience = rng.uniform(0.05, 3.0) if rng.random() < 0.03 else PATIENCE
+        async with asyncio.timeout(patience):
+            result = await client.optimize_graph_def(asked.graph, asked.outputs, settings(cold))
+    except TimeoutError:
+        if patience < PATIENCE:
+            tally.outcomes["left"] += 1  # it did not want to wait: the server ends the work, or others have it
+            return
+        raise
+    seconds = time.perf_counter() - start
+    launches = sum(n.op == "DiscLaunch" for n in result.graph_def.node)
+    if launches != (2 if kind == "strings" else 1):
+        tally.wrong.append(f"{kind} {variant}: {launches} clusters")
+    if any(not n.name.startswith(prefix) and "cluster" not in n.name for n in result.graph_def.node):
+        tally.wrong.append(f"{kind} {variant}: names of somebody else")
+    found = await asyncio.to_thread(form, result.graph_def, prefix)
+    if tally.forms.setdefault((kind, variant, seed), found) != found:
+        tally.wrong.append(f"{kind} {variant}: another result than that of somebody else")
+    how = "cached" if client._client.answers[-1][3] else "compiled"  # type: ignore[attr-defined]
+    tally.seconds[principal, kind, how].append(seconds)
+    tally.outcomes["results"] += 1
+    tally.kept[kind, variant, seed, principal] = asked, result.graph_def
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def sockets(pid: int) -> int:
+    found = 0
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += os.readlink(entry).startswith("socket:")
+    return found
+
+
+def percentiles(times: list[float]) -> str:
+    return f"{len(times):5d} p50 {np.percentile(times, 50):7.3f} s, p99 {np.percentile(times, 99):7.3f} s"
+
+
+@contextlib.asynccontextmanager
+async def clients_of(address: str) -> Any:
+    """All clients, by principal."""
+    made = {p: [recorded(address, p, cancel_on_disconnect=True) for _ in range(n)] for p, n in CLIENTS.items() if p != "hostile"}
+    try:
+        yield made
+    finally:
+        await asyncio.gather(*(c.close() for each in made.values() for c in each))
+
+
+async def load(process: Any, stubs: Stubs, seconds: float, tally: Tally) -> None:
+    """The load, until its time is over and everything that was asked is answered."""
+    rng, end = random.Random(3), time.monotonic() + seconds
+    address = stubs.address
+
+    async def session(client: AsyncClient, principal: str, own: random.Random) -> None:
+        while time.monotonic() < end:
+            await optimized(client, principal, own, tally)
+            if principal in ("one", "two"):
+                await asyncio.sleep(own.expovariate(1 / 4))
+
+    async def hostile(number: int, own: random.Random) -> None:
+        channel = grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        client = Stubs(channel, {"authorization": f"Bearer {token_of('hostile')}"})
+        names = list(HOSTILE)
+        try:
+            while time.monotonic() < end:
+                what = names[number] if number < len(names) else own.choice(names[:3])
+                start = time.perf_counter()
+                reason = await refused(client, what)
+                tally.seconds["hostile", what, "refused"].append(time.perf_counter() - start)
+                tally.outcomes["refused"] += 1
+                if reason not in HOSTILE[what][2]:
+                    tally.wrong.append(f"{what}: {reason}")
+                await asyncio.sleep(own.expovariate(1.0))
+        finally:
+            await channel.close()
+
+    async def measure() -> None:
+        while time.monotonic() < end:
+            tally.sizes.append(resident(process.pid))
+            await asyncio.sleep(seconds / 80)
+
+    async with clients_of(address) as clients:
+        work = [session(c, p, random.Random(rng.random())) for p, each in clients.items() for c in each]
+        work += [hostile(i, random.Random(rng.random())) for i in range(CLIENTS["hostile"])]
+        await asyncio.gather(measure(), *work)
+        for each in clients.values():
+            for client in each:
+                for asked, answered, _, _ in client._client.answers:  # type: ignore[attr-defined]
+                    tally.made[asked].add(answered)
+
+
+async def cached_alone(address: str) -> tuple[list[float], list[float]]:
+    """Seconds of requests that the cache answers, with nothing else to do: (at the server, with all that the client does)."""
+    whole = []
+    async with recorded(address, "one") as client:
+        for i in range(105):
+            kind = list(KINDS)[i % len(KINDS)]
+            asked = model(kind, 0).under(f"alone{i}_")
+            start = time.perf_counter()
+            await client.optimize_graph_def(asked.graph, asked.outputs, settings(False))
+            whole.append(time.perf_counter() - start)
+        return [s for _, _, s, _ in client._client.answers][7:], whole[7:]  # type: ignore[attr-defined]
+
+
+def report(tally: Tally, seconds: float) -> Iterator[str]:
+    total = sum(len(t) for t in tally.seconds.values())
+    yield f"{total} requests of {sum(CLIENTS.values())} clients in {seconds:.0f} s, {total / seconds:.1f} a second: {dict(tally.outcomes)}"
+    for what in ("compiled", "cached"):
+        for kind in KINDS:
+            if times := [s for (_, k, w), t in tally.seconds.items() if (k, w) == (kind, what) for s in t]:
+                yield f"  {what:9} {kind:13} {percentiles(times)}"
+        for principal in CLIENTS:
+            if times := [s for (p, _, w), t in tally.seconds.items() if (p, w) == (principal, what) for s in t]:
+                yield f"  {what:9} for {principal:9} {percentiles(times)}"
+    for (_, kind, what), times in tally.seconds.items():
+        if what == "refused":
+            yield f"  {what:9} {kind:13} {percentiles(times)}"
+
+
+def test_two_hundred_clients_and_real_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import disc_tf
+
+    seconds = float(os.environ.get("SOAK_SECONDS", "600"))
+    disc_tf.load_op_library()
+    for kind in KINDS:
+        for variant in range(HOT + COLD):
+            model(kind, variant)
+            if variant < HOT:
+                model(kind, variant, 1)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    # small caches, so that things are evicted and compiled again
+    flags = ["--children", "2", "--tokens", tokens_file(tmp_path, *CLIENTS), "--cache-bytes", "4M", "--cache-memory", "2M"]
+    flags += ["--child-cpu", "8s", "--trusted-group", "one", "--trusted-group", "two"]
+    tally = Tally()
+
+    async def check() -> None:
+        async with server(tmp_path / "data", *flags) as (process, stubs):
+            await recorded(stubs.address, "one").close()
+            before = sockets(process.pid)
+            start = time.monotonic()
+            await load(process, stubs, seconds, tally)
+            for line in report(tally, time.monotonic() - start):
+                print(line)
+            quarter = statistics.median(tally.sizes[len(tally.sizes) // 4 : len(tally.sizes) // 4 + 8])
+            ended = statistics.median(tally.sizes[-8:])
+            memory = [int(size) >> 20 for size in (tally.sizes[0], quarter, ended)]
+            print("memory of the front end: {} MiB at first, {} after a quarter, {} at the end".format(*memory))
+            assert not tally.wrong, tally.wrong[:20]
+            assert ended < quarter + (64 << 20)
+            assert all(len(answers) == 1 for answers in tally.made.values()), "equal requests, different results"
+            fair(tally)
+            await until(lambda: sockets(process.pid) <= before + 4, 30)  # children that wait have one each
+            assert len(list(descendants(process.pid))) <= 1 + 2  # the template and two that wait
+            at_server, whole = await cached_alone(stubs.address)
+            alone, in_all = (1e3 * statistics.median(times) for times in (at_server, whole))
+            print(f"cached, alone: p50 {alone:.1f} ms, with all that the client does {in_all:.1f} ms")
+            below = list(descendants(process.pid))
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(process.wait(), 60) == 0
+            await until(lambda: not any(alive(pid) for pid in below), 10)
+            assert statistics.median(at_server) < 0.02
+        log = (tmp_path / "data.log").read_text()
+        assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
+        assert not list(temporary.iterdir())
+        assert not [f for f in (tmp_path / "data" / "blobs" / "uploads").rglob("*") if f.is_file()]
+        stores = await open_stores(tmp_path / "data")
+        queue = await stores.operations.queue()
+        assert not queue.waiting and not queue.running and not queue.operations
+        await stores.close()
+
+    run(check(), seconds + 600)
+    assert len(tally.kept) >= len(KINDS) * HOT
+    start = time.monotonic()
+    done: set[tuple[str, int, int]] = set()
+    for (kind, variant, seed, _), (asked, graph) in tally.kept.items():
+        if (kind, variant, seed) not in done or random.random() < 0.1:
+            assert not (found := differences(asked, graph)), (kind, variant, seed, found)
+            done.add((kind, variant, seed))
+    print(f"{len(done)} models run in TensorFlow at 3 sizes, {time.monotonic() - start:.0f} s")
+
+
+def fair(tally: Tally) -> None:
+    """Whoever asks for little waits a fraction of the time that the flood waits."""
+
+    def times(principal: str) -> list[float]:
+        return [s for (p, _, how), t in tally.seconds.items() if (p, how) == (principal, "compiled") for s in t]
+
+    flood, modest = times("flood"), times("modest")
+    assert len(flood) > 20 and len(modest) > 5, (len(flood), len(modest))
+    assert statistics.median(modest) < statistics.median(flood) / 2
+    assert not any(isinstance(w, RemoteError) for w in tally.wrong)
