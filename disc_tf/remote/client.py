@@ -170,13 +170,15 @@ class Client:
                 return result
             if not failure.retriable:
                 raise failure
-            self._wait(failure, waits)
+            self._wait(failure, waits, progress)
 
-    def _wait(self, failure: RemoteError, waits: Iterator[float]) -> None:
+    def _wait(self, failure: RemoteError, waits: Iterator[float], progress: Callable[[str], None] = lambda _text: None) -> None:
         pause = next(waits, None)
         if pause is None:
             raise failure
-        self._stopped.wait(max(pause, min(failure.retry_after or 0, 60)))
+        pause = max(pause, min(failure.retry_after or 0, 60))
+        progress(f"{failure}: trying again in {pause:.0f} s" if pause >= 1 else f"{failure}: trying again")
+        self._stopped.wait(pause)
         if self._stopped.is_set():
             raise RemoteError("CANCELLED", "", "cancelled by the caller")
 

@@ -230,7 +230,10 @@ def test_a_dropped_stream_is_taken_up_where_it_was(service: Any) -> None:
 
 def test_a_request_that_was_not_answered_is_sent_again_under_its_id(service: Any) -> None:
     service.script = [refuse(grpc.StatusCode.UNAVAILABLE), refuse(grpc.StatusCode.UNAVAILABLE), service.whole]
-    assert compiled(optimized(service))
+    seen: list[str] = []
+    with Client(service.address, retries=QUICK) as client:
+        assert compiled(client.optimize_graph_def(mlp().proto, ["y"], SETTINGS, progress=seen.append))
+    assert [line for line in seen if "again" in line] == ["refused by the test [UNAVAILABLE]: trying again"] * 2  # nobody waits in silence
     assert len({r.request_id for _, r in service.calls}) == 1 and len(service.calls) == 3
 
 
