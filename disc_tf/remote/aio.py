@@ -63,7 +63,8 @@ class AsyncClient:
 
     async def _run(self, call: Callable[[Client], Any]) -> Any:
         session = self._client.session()
-        task = asyncio.get_running_loop().run_in_executor(self._threads, contextvars.copy_context().run, call, session)
+        context = contextvars.copy_context()
+        task = asyncio.get_running_loop().run_in_executor(self._threads, lambda: context.run(call, session))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -130,7 +130,7 @@ class RayChildPool:
         except Exception as e:  # it has errors of many kinds
             message = f"the Ray cluster {self._address} cannot be reached: {e}"
             if listens:  # Ray does not say why it then gave up
-                message += "; it listens there: if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in this server's environment"
+                message += "; it listens: if it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN in this server's environment"
             raise ChildFailed(Reason.UNAVAILABLE, message) from e
         self._idle.append(await self._new_host())
 

@@ -92,7 +92,8 @@ def test_one_of_two_front_ends_is_killed(postgres: str, tmp_path: Path) -> None:
                 assert e.value.code() is grpc.StatusCode.UNAVAILABLE
                 name, sequence = events[-1].operation, max(event.sequence for event in events)
                 watch = at_second.stream("Watch", new("WatchRequest", operation=name, after_sequence=sequence), timeout=300)
-                event, seen = None, []
+                event: Any = None
+                seen = []
                 while (found := await watch.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                     event = found
                     seen.append(event.sequence)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import random
 import signal
+import sqlite3
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,11 @@ from disc_tf_server.stores import open_stores
 
 from disc_tf.frontend.tfproto import message_class as graph_message
 from disc_tf.frontend.tfproto import serialized
+from disc_tf.optimizer import optimize_graph_def
 from disc_tf.remote import AsyncClient, Client, RemoteError
 from disc_tf.remote.connection import Address, Retries
 from disc_tf.remote.errors import from_status
+from disc_tf.remote.merge import compile_remotely
 from disc_tf.remote.messages import message_class
 from disc_tf.remote.result import rename_artifact
 from disc_tf.runtime.artifact import unpack
@@ -40,9 +44,9 @@ pytestmark = pytest.mark.slow
 #: principal -> its clients. The flood asks without a pause for structures that are evicted before they are asked for again
 CLIENTS = {"flood": 120, "modest": 6, "one": 30, "two": 30, "hostile": 14}
 #: structures of each kind: those that most ask for again and again, and those of the flood
-HOT, COLD = 2, 8
+HOT, COLD = 2, 6
 #: seconds in which every request is answered
-PATIENCE = 500.0
+PATIENCE = 900.0
 
 
 class Recorded(Client):
@@ -50,7 +54,7 @@ class Recorded(Client):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.answers: list[tuple[bytes, bytes, float, bool]] = []
+        self.answers: list[tuple[Any, bytes, float, bool]] = []
         self._cached = False
 
     def _follow(self, *arguments: Any) -> Any:
@@ -65,7 +69,7 @@ class Recorded(Client):
         plain = type(answer.result)()
         plain.CopyFrom(answer.result)
         plain.report_json = b""  # it tells how long things took
-        self.answers.append((request.digest, hashlib.sha256(serialized(plain)).digest(), seconds, self._cached))
+        self.answers.append((request, hashlib.sha256(serialized(plain)).digest(), seconds, self._cached))
         return answer
 
 
@@ -127,12 +131,13 @@ async def refused(client: Stubs, what: str) -> str:
 @dataclass
 class Tally:
     """What came of the requests. seconds: (principal, kind, compiled or cached) -> times; kept: one result of each structure, weights and
-    principal; made: canonical request -> digests of what the server answered."""
+    principal; forms: what a result is but for names; answers: to the flood; made: canonical request -> digests of the server's answers."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: dict[tuple[str, str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     kept: dict[tuple[str, int, int, str], tuple[Model, Any]] = field(default_factory=dict)
     forms: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    answers: dict[tuple[str, int], Any] = field(default_factory=dict)
     made: dict[bytes, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     wrong: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -157,6 +162,35 @@ def settings(cold: bool) -> dict[str, Any]:
     return {"min_cluster_size": 1, **({"targets": ["x86-64-v3"]} if cold else {})}
 
 
+@dataclass
+class Kept:
+    """A transport without a server: takes what would travel, gives an answer that was kept."""
+
+    answer: Any = None
+    asked: Any = None
+
+    def compile(self, request: Any, **_: Any) -> Any:
+        self.asked = request
+        if self.answer is None:
+            raise RemoteError("CANCELLED", "", "nothing was sent")
+        return self.answer
+
+    def through(self, kind: str, variant: int) -> Any:
+        """The optimised graph of one of the flood's models."""
+        m = model(kind, variant)
+        merged = optimize_graph_def(m.graph, m.outputs, settings(True), elsewhere=lambda graph, r: compile_remotely(graph, r, self))
+        return merged.graph_def
+
+
+@functools.cache
+def travels(kind: str, variant: int) -> Any:
+    """The request for one of the flood's models, in the form that travels."""
+    kept = Kept()
+    with pytest.raises(RemoteError):
+        kept.through(kind, variant)
+    return kept.asked
+
+
 async def optimized(client: AsyncClient, principal: str, rng: random.Random, tally: Tally) -> None:
     """One request under names that nobody else has."""
     kind = rng.choice(list(KINDS))
@@ -164,12 +198,18 @@ async def optimized(client: AsyncClient, principal: str, rng: random.Random, tal
     variant = HOT + rng.randrange(COLD) if cold else rng.randrange(HOT)
     seed = 0 if cold else rng.randrange(2)
     prefix = f"c{rng.randrange(10**9)}_"
-    asked = model(kind, variant, seed).under(prefix)
+    patience = rng.uniform(0.05, 3.0) if rng.random() < 0.03 else PATIENCE
     start = time.perf_counter()
     try:
-        patience = rng.uniform(0.05, 3.0) if rng.random() < 0.03 else PATIENCE
+        if principal == "flood":  # the client's own work was done before: it would hold back the flood
+            async with asyncio.timeout(patience):
+                asked = travels(kind, variant)
+                tally.answers[kind, variant] = await client._run(lambda c: c.compile(asked, dry_run=False, progress=lambda _text: None))
+            count(client, (principal, kind), time.perf_counter() - start, tally)
+            return
+        mine = model(kind, variant, seed).under(prefix)
         async with asyncio.timeout(patience):
-            result = await client.optimize_graph_def(asked.graph, asked.outputs, settings(cold))
+            result = await client.optimize_graph_def(mine.graph, mine.outputs, settings(cold))
     except TimeoutError:
         if patience < PATIENCE:
             tally.outcomes["left"] += 1  # it did not want to wait: the server ends the work, or others have it
@@ -184,10 +224,14 @@ async def optimized(client: AsyncClient, principal: str, rng: random.Random, tal
     found = await asyncio.to_thread(form, result.graph_def, prefix)
     if tally.forms.setdefault((kind, variant, seed), found) != found:
         tally.wrong.append(f"{kind} {variant}: another result than that of somebody else")
+    count(client, (principal, kind), seconds, tally)
+    tally.kept[kind, variant, seed, principal] = mine, result.graph_def
+
+
+def count(client: AsyncClient, what: tuple[str, str], seconds: float, tally: Tally) -> None:
     how = "cached" if client._client.answers[-1][3] else "compiled"  # type: ignore[attr-defined]
-    tally.seconds[principal, kind, how].append(seconds)
+    tally.seconds[(*what, how)].append(seconds)
     tally.outcomes["results"] += 1
-    tally.kept[kind, variant, seed, principal] = asked, result.graph_def
 
 
 def resident(pid: int) -> int:
@@ -207,7 +251,7 @@ def percentiles(times: list[float]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def clients_of(address: str) -> Any:
+async def clients_of(address: str) -> AsyncIterator[dict[str, list[AsyncClient]]]:
     """All clients, by principal."""
     made = {p: [recorded(address, p, cancel_on_disconnect=True) for _ in range(n)] for p, n in CLIENTS.items() if p != "hostile"}
     try:
@@ -222,10 +266,12 @@ async def load(process: Any, stubs: Stubs, seconds: float, tally: Tally) -> None
     address = stubs.address
 
     async def session(client: AsyncClient, principal: str, own: random.Random) -> None:
+        if principal != "flood":
+            await asyncio.sleep(seconds / 6)  # the flood is there first
         while time.monotonic() < end:
             await optimized(client, principal, own, tally)
             if principal in ("one", "two"):
-                await asyncio.sleep(own.expovariate(1 / 4))
+                await asyncio.sleep(own.expovariate(1 / 10))
 
     async def hostile(number: int, own: random.Random) -> None:
         channel = grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
@@ -256,11 +302,24 @@ async def load(process: Any, stubs: Stubs, seconds: float, tally: Tally) -> None
         for each in clients.values():
             for client in each:
                 for asked, answered, _, _ in client._client.answers:  # type: ignore[attr-defined]
-                    tally.made[asked].add(answered)
+                    tally.made[asked.digest].add(answered)
+
+
+def processor_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def free_share() -> float:
+    """How much of a processor is there for whoever wants one: less than all of it where the machine has other work."""
+    wall, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < wall + 1.0:
+        pass
+    return (time.thread_time() - used) / (time.perf_counter() - wall)
 
 
 async def cached_alone(address: str) -> tuple[list[float], list[float]]:
-    """Seconds of requests that the cache answers, with nothing else to do: (at the server, with all that the client does)."""
+    """Seconds of requests that the cache answers, with nothing else to do: (the request, all that the client does)."""
     whole = []
     async with recorded(address, "one") as client:
         for i in range(105):
@@ -294,9 +353,11 @@ def test_two_hundred_clients_and_real_compiles(tmp_path: Path, monkeypatch: pyte
     disc_tf.load_op_library()
     for kind in KINDS:
         for variant in range(HOT + COLD):
-            model(kind, variant)
             if variant < HOT:
                 model(kind, variant, 1)
+                model(kind, variant)
+            else:
+                travels(kind, variant)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -320,30 +381,36 @@ def test_two_hundred_clients_and_real_compiles(tmp_path: Path, monkeypatch: pyte
             assert not tally.wrong, tally.wrong[:20]
             assert ended < quarter + (64 << 20)
             assert all(len(answers) == 1 for answers in tally.made.values()), "equal requests, different results"
-            fair(tally)
             await until(lambda: sockets(process.pid) <= before + 4, 30)  # children that wait have one each
             assert len(list(descendants(process.pid))) <= 1 + 2  # the template and two that wait
-            at_server, whole = await cached_alone(stubs.address)
-            alone, in_all = (1e3 * statistics.median(times) for times in (at_server, whole))
+            share, used = free_share(), processor_seconds(process.pid)
+            requests, whole = await cached_alone(stubs.address)
+            share, used = min(share, free_share()), (processor_seconds(process.pid) - used) / 105
+            alone, in_all = (1e3 * statistics.median(times) for times in (requests, whole))
             print(f"cached, alone: p50 {alone:.1f} ms, with all that the client does {in_all:.1f} ms")
+            print(f"  of the front end's processor {1e3 * used:.1f} ms; {100 * share:.0f} % of a processor were free")
+            assert used < 0.02
+            assert share < 0.8 or alone < 20  # where the machine has other work it is the other work that is measured
             below = list(descendants(process.pid))
             process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(process.wait(), 60) == 0
             await until(lambda: not any(alive(pid) for pid in below), 10)
-            assert statistics.median(at_server) < 0.02
         log = (tmp_path / "data.log").read_text()
         assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:3000]
         assert not list(temporary.iterdir())
         assert not [f for f in (tmp_path / "data" / "blobs" / "uploads").rglob("*") if f.is_file()]
+        fair(tmp_path / "data" / "operations.sqlite3", "modest", "flood")
         stores = await open_stores(tmp_path / "data")
         queue = await stores.operations.queue()
         assert not queue.waiting and not queue.running and not queue.operations
         await stores.close()
 
-    run(check(), seconds + 600)
+    run(check(), seconds + 1200)
     assert len(tally.kept) >= len(KINDS) * HOT
     start = time.monotonic()
     done: set[tuple[str, int, int]] = set()
+    for (kind, variant), answer in tally.answers.items():
+        tally.kept[kind, variant, 0, "flood"] = model(kind, variant), Kept(answer).through(kind, variant)
     for (kind, variant, seed, _), (asked, graph) in tally.kept.items():
         if (kind, variant, seed) not in done or random.random() < 0.1:
             assert not (found := differences(asked, graph)), (kind, variant, seed, found)
@@ -351,13 +418,17 @@ def test_two_hundred_clients_and_real_compiles(tmp_path: Path, monkeypatch: pyte
     print(f"{len(done)} models run in TensorFlow at 3 sizes, {time.monotonic() - start:.0f} s")
 
 
-def fair(tally: Tally) -> None:
-    """Whoever asks for little waits a fraction of the time that the flood waits."""
-
-    def times(principal: str) -> list[float]:
-        return [s for (p, _, how), t in tally.seconds.items() if (p, how) == (principal, "compiled") for s in t]
-
-    flood, modest = times("flood"), times("modest")
-    assert len(flood) > 20 and len(modest) > 5, (len(flood), len(modest))
-    assert statistics.median(modest) < statistics.median(flood) / 2
-    assert not any(isinstance(w, RemoteError) for w in tally.wrong)
+def fair(database: Path, modest: str, flood: str) -> None:
+    """While a work of the one principal waited, no more of the other's were begun than of its own, but for what a child each had before: so
+    it was not the flood's turn first because the flood came first."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute("SELECT principal, created, started FROM works WHERE started IS NOT NULL").fetchall()
+    times = {p: [(created, started) for of, created, started in rows if of == f"token:{p}"] for p in (modest, flood)}
+    overtaken = 0
+    for created, started in times[modest]:
+        begun = {p: sum(created < s < started for _, s in each) for p, each in times.items()}
+        assert begun[flood] <= begun[modest] + 4, f"{begun} were begun while one of {modest} waited for {started - created:.1f} s"
+        overtaken += sum(c < created and s > started for c, s in times[flood])
+    waits = {p: statistics.median(s - c for c, s in each) for p, each in times.items()}
+    print(f"waits for a child, p50: {waits}; works: { {p: len(each) for p, each in times.items()} }; overtaken {overtaken} times")
+    assert overtaken > 5, "there was no flood"
