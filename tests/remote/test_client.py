@@ -352,7 +352,7 @@ def test_asyncio(service: Any) -> None:
 
 def test_many_calls_wait_at_a_time(service: Any) -> None:
     """More than the event loop has threads; these stay free for whatever else the program does."""
-    many = 48
+    many = 34
     there = threading.Barrier(many)
 
     def together(_request: Any) -> Iterator[Any]:
