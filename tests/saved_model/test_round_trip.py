@@ -118,7 +118,7 @@ def test_the_loader_of_tensorflow_1(name, original, optimized):
 
 
 def test_a_reusable_model_of_the_hub(original, optimized):
-    """The root call is what is compiled, though no signature has it; the call for training, its dropout and its counter stay as they are."""
+    """The root call is compiled, though no signature has it; the call for training, its dropout and its counter stay as they are."""
     path, report = optimized("hub")
     a, b = tf.saved_model.load(str(original("hub"))), tf.saved_model.load(str(path))
     assert set(a.signatures) == set(b.signatures) and report.compiled_clusters
