@@ -32,7 +32,7 @@ OPERANDS: dict[str, tuple[int, ...]] = {
     **_ops("Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter Bincount DenseBincount SparseToDense", 1),
     **_ops("BroadcastArgs BroadcastGradientArgs", 0, 1),
     **_ops("ImageProjectiveTransformV2 ImageProjectiveTransformV3 ScatterNd HistogramFixedWidth LinSpace RaggedBincount", 2),
-    **_ops("CropAndResize", 3),
+    **_ops("CropAndResize CropAndResizeGradImage", 3),
     **_ops("RaggedTensorToTensor", 0),
     **_ops("MatrixDiagV2 MatrixDiagV3", 1, 2, 3),
     **_ops("MatrixBandPart", 1, 2),
@@ -51,7 +51,7 @@ OPERANDS: dict[str, tuple[int, ...]] = {
     # windows and paddings
     **_ops("BatchToSpace SpaceToBatch MirrorPad MirrorPadGrad Pad PadV2", 1),
     **_ops("BatchToSpaceND SpaceToBatchND MaxPoolV2", 1, 2),
-    **_ops("MaxPoolGradV2", 3, 4),
+    **_ops("MaxPoolGradV2 MaxPoolGradGradV2", 3, 4),
     # ranges
     **_ops("Range", 0, 1, 2),
     **_ops("Slice", 1, 2),

@@ -25,11 +25,11 @@ def _size(ctx: LoweringContext, v: Value, message: str) -> list[Dim]:
     return positive_sizes(ctx, v, "the size", message)
 
 
-def _number(ctx: LoweringContext, d: Dim, dtype: DType, dims: tuple[Dim, ...]) -> Value:
+def number(ctx: LoweringContext, d: Dim, dtype: DType, dims: tuple[Dim, ...]) -> Value:
     return ctx.broadcast_to(convert(ctx, ctx.dim(d), dtype), dims)
 
 
-class _Image:
+class Image:
     """An image read at ``[n, height, width]`` positions: rows of its channels."""
 
     def __init__(self, ctx: LoweringContext, x: Value) -> None:
@@ -40,29 +40,30 @@ class _Image:
     def at(self, image: Value, y: Value, x: Value) -> Value:
         """``[n, height, width, channels]`` for i64 positions ``[n, height, width]``."""
         b, dims = self.ctx.b, y.dims
-        row = b.add(b.multiply(image, _number(self.ctx, self.height, _I64, dims)), y)
-        place = b.add(b.multiply(row, _number(self.ctx, self.width, _I64, dims)), x)
+        row = b.add(b.multiply(image, number(self.ctx, self.height, _I64, dims)), y)
+        place = b.add(b.multiply(row, number(self.ctx, self.width, _I64, dims)), x)
         return take(self.ctx, self.pixels, place, 0)
 
 
 # ---- CropAndResize -----------------------------------------------------------------------------------------------------
 
 
-def _crop_positions(ctx: LoweringContext, first: Value, last: Value, extent: Dim, size: Dim) -> Value:
-    """``[boxes, size]``: where the crop's rows (columns) lie in the image, f32."""
+def crop_positions(ctx: LoweringContext, first: Value, last: Value, extent: Dim, size: Dim, ratio: bool = False) -> Value:
+    """``[boxes, size]``: where the crop's rows (columns) lie in the image, f32; ``ratio``: rounded as TF's gradient by the boxes does."""
     b = ctx.b
     dims = (first.dims[0], size)
 
     def spread(v: Value) -> Value:
         return b.broadcast_in_dim(v, dims, (0,))
 
-    reach = _number(ctx, extent - 1, _F32, first.dims)
+    reach = number(ctx, extent - 1, _F32, first.dims)
     middle = b.multiply(b.convert(b.add(first, last), _F64), ctx.full(0.5, _F64, first.dims))
     middle = b.convert(b.multiply(middle, b.convert(reach, _F64)), _F32)
     if size == 1:
         return spread(middle)
-    steps = _number(ctx, size - 1, _F32, first.dims)
-    scale = b.divide(b.multiply(b.subtract(last, first), reach), steps)
+    steps = number(ctx, size - 1, _F32, first.dims)
+    apart = b.subtract(last, first)
+    scale = b.multiply(apart, b.divide(reach, steps)) if ratio else b.divide(b.multiply(apart, reach), steps)
     start = b.multiply(first, reach)
     several = b.add(spread(start), b.multiply(b.iota(_F32, dims, 1), spread(scale)))
     if size.is_static:
@@ -87,19 +88,19 @@ def crop_and_resize(ctx: LoweringContext, node: NodeView, image: Value, boxes: V
     rows, columns = _size(ctx, crop_size, "crop dimensions must be positive")
     boxes, box_ind = ctx.cast_dims(boxes, (count, 4)), ctx.cast_dims(box_ind, (count,))
     b = ctx.b
-    inside = b.compare(box_ind, _number(ctx, batch, DType.I32, (count,)), "LT")
+    inside = b.compare(box_ind, number(ctx, batch, DType.I32, (count,)), "LT")
     inside = b.and_(b.compare(box_ind, 0, "GE"), inside)
     ctx.check(inside, Status.OUT_OF_RANGE, "box_index has values outside [0, batch_size)")
     ctx.check(b.is_finite(boxes), message="Boxes contains at least one element that is not finite")
-    y = _crop_positions(ctx, column(ctx, boxes, 0), column(ctx, boxes, 2), height, rows)
-    x = _crop_positions(ctx, column(ctx, boxes, 1), column(ctx, boxes, 3), width, columns)
+    y = crop_positions(ctx, column(ctx, boxes, 0), column(ctx, boxes, 2), height, rows)
+    x = crop_positions(ctx, column(ctx, boxes, 1), column(ctx, boxes, 3), width, columns)
     dims = (count, rows, columns)
     crop = (*dims, image.dims[3])
     images = b.broadcast_in_dim(b.convert(box_ind, _I64), dims, (0,))
-    source = _Image(ctx, image)
+    source = Image(ctx, image)
 
     def within(v: Value, extent: Dim) -> Value:
-        return b.and_(b.compare(v, 0, "GE"), b.compare(v, _number(ctx, extent - 1, _F32, v.dims), "LE"))
+        return b.and_(b.compare(v, 0, "GE"), b.compare(v, number(ctx, extent - 1, _F32, v.dims), "LE"))
 
     def read(at_y: Value, at_x: Value) -> Value:
         places = [b.broadcast_in_dim(b.convert(v, _I64), dims, (0, axis)) for v, axis in ((at_y, 1), (at_x, 2))]
@@ -133,7 +134,7 @@ def _filled(ctx: LoweringContext, at: Value, extent: Dim, mode: str) -> Value:
         return at
     b, dims = ctx.b, at.dims
     zero = ctx.splat(0, at)
-    length, last = (_number(ctx, d, _F32, dims) for d in (extent, extent - 1))
+    length, last = (number(ctx, d, _F32, dims) for d in (extent, extent - 1))
 
     def whole(v: Value) -> Value:
         return b.convert(b.convert(v, _I64), _F32)
@@ -157,14 +158,14 @@ def _filled(ctx: LoweringContext, at: Value, extent: Dim, mode: str) -> Value:
 
 
 def _read_or_fill(
-    ctx: LoweringContext, source: _Image, images: Value, y: Value, x: Value, extents: tuple[Dim, Dim], fill: Value, channels: Dim
+    ctx: LoweringContext, source: Image, images: Value, y: Value, x: Value, extents: tuple[Dim, Dim], fill: Value, channels: Dim
 ) -> Value:  # fmt: skip
     """The image at positions given as integral f32, ``fill`` where they are outside."""
     b = ctx.b
     places = [b.convert(v, _I64) for v in (y, x)]
     inside: Value | None = None
     for v, extent in zip(places, extents, strict=True):
-        fits = b.and_(b.compare(v, 0, "GE"), b.compare(v, _number(ctx, extent, _I64, v.dims), "LT"))
+        fits = b.and_(b.compare(v, 0, "GE"), b.compare(v, number(ctx, extent, _I64, v.dims), "LT"))
         inside = fits if inside is None else b.and_(inside, fits)
     assert inside is not None
     zero = ctx.splat(0, places[0])
@@ -212,7 +213,7 @@ def image_projective_transform(
     extents = (height, width)
     if any((ctx.env.bounds(d)[0] or 0) < 1 for d in extents):  # nothing to read from: an edge that is never taken
         image = b.pad(image, 0, (0, 0, 0, 0), (0, 1, 1, 0))
-    source = _Image(ctx, image)
+    source = Image(ctx, image)
 
     def read(at_y: Value, at_x: Value) -> Value:
         return _read_or_fill(ctx, source, images, at_y, at_x, extents, border, channels)

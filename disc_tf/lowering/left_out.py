@@ -78,9 +78,10 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
     ),
     "calls Python": ("PyFunc*", "EagerPyFunc"),
     "not compiled yet; TensorFlow's kernel serves it well": (
-        "ScaleAndTranslate*", "TopK", "UnravelIndex", "DataFormatVecPermute", "DataFormatDimMap", "DrawBoundingBoxes*", "MaxPool3DGrad*",
-        "CropAndResizeGrad*", "MaxPoolGradGrad*", "AudioSpectrogram", "Mfcc", "EditDistance", "SetSize", "NearestNeighbors",
+        "ScaleAndTranslate*", "TopK", "UnravelIndex", "DataFormatVecPermute", "DataFormatDimMap", "DrawBoundingBoxes*",
+        "AudioSpectrogram", "Mfcc", "EditDistance", "SetSize", "NearestNeighbors",
     ),
+    "TensorFlow's CPU has no kernel for it": ("MaxPoolGradGradWithArgmax",),
     "a search over sequences, for which TensorFlow's kernel is the better place": (
         "CTCBeamSearchDecoder", "CTCGreedyDecoder", "CTCLoss", "CTCLossV2", "GenerateBoundingBoxProposals",
         "KMC2ChainInitialization", "KmeansPlusPlusInitialization", "IsotonicRegression",

@@ -19,10 +19,10 @@ from disc_tf.lowering.pooling import window_elements
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid
 
-_LAST = "channels last"
+LAST = "channels last"
 
 
-def _window(node: NodeView, ksize: Sequence[int], strides: Sequence[int], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def pooling_window(node: NodeView, ksize: Sequence[int], strides: Sequence[int], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Window and strides of the spatial axes, channels last."""
     if node.attr("data_format", "NHWC" if rank == 4 else "NDHWC") not in ("NHWC", "NDHWC"):
         raise Unsupported("ATTR", f"{node.op} with data_format {node.attr('data_format')}: TF has no CPU kernel")
@@ -78,7 +78,7 @@ def max_pool_with_argmax(ctx: LoweringContext, node: NodeView, x: Value) -> list
         raise invalid(f"tensor_in must be 4-dimensional: {x.type}")
     for d in x.dims:
         ctx.check_dim_cond(d, "GT", 0, message="tensor_in must not be empty")
-    window, steps = _window(node, node.ints("ksize"), node.ints("strides"), 4)
+    window, steps = pooling_window(node, node.ints("ksize"), node.ints("strides"), 4)
     pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1, 1), False)
     value, position = _argmax(ctx, x, window, steps, pads)
     index = _flat_index(ctx, position, x, bool(node.attr("include_batch_in_index", False)))
@@ -91,7 +91,7 @@ def _max_pool_grad(
     for v in (x, y, grad):
         if v.rank != 4:
             raise invalid(f"operands of {node.op} must be 4-dimensional: {v.type}")
-    window, steps = _window(node, ksize, strides, 4)
+    window, steps = pooling_window(node, ksize, strides, 4)
     pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1, 1), False)
     wanted = (x.dims[0], *(p.out for p in pads), x.dims[3])
     for name, v in (("orig_output", y), ("grad", grad)):
@@ -107,20 +107,20 @@ def _max_pool_grad(
     return ctx.b.reshape(out, x.dims)
 
 
-@lowering("MaxPoolGrad", dtypes=NUMBERS, limits=_LAST)
+@lowering("MaxPoolGrad", dtypes=NUMBERS, limits=LAST)
 def max_pool_grad(ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value) -> Value:
     """Each gradient goes to the greatest element of its window."""
     return _max_pool_grad(ctx, node, x, y, grad, node.ints("ksize"), node.ints("strides"))
 
 
-@lowering("MaxPoolGradV2", dtypes=NUMBERS, limits=f"{_LAST}; ksize and strides are constant")
+@lowering("MaxPoolGradV2", dtypes=NUMBERS, limits=f"{LAST}; ksize and strides are constant")
 def max_pool_grad_v2(ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Value, strides: Value) -> Value:
     """MaxPoolGrad with window and strides as operands."""
     sizes, steps = (constant_ints(ctx, v, f"{what} of MaxPoolGradV2") for v, what in ((ksize, "ksize"), (strides, "strides")))
     return _max_pool_grad(ctx, node, x, y, grad, sizes, steps)
 
 
-@lowering("AvgPoolGrad", "AvgPool3DGrad", dtypes=FLOATS, limits=_LAST)
+@lowering("AvgPoolGrad", "AvgPool3DGrad", dtypes=FLOATS, limits=LAST)
 def avg_pool_grad(ctx: LoweringContext, node: NodeView, shape: Value, grad: Value) -> Value:
     """Each gradient is shared out among the elements of its window. 16-bit floats are summed in f32."""
     rank = 4 if node.op == "AvgPoolGrad" else 5
@@ -132,7 +132,7 @@ def avg_pool_grad(ctx: LoweringContext, node: NodeView, shape: Value, grad: Valu
     for d in dims:
         ctx.check_dim_cond(d, "GE", 0, message="orig_input_shape must be non-negative")
     dims = [ctx.plain_dim(d) for d in dims]
-    window, steps = _window(node, node.ints("ksize"), node.ints("strides"), rank)
+    window, steps = pooling_window(node, node.ints("ksize"), node.ints("strides"), rank)
     refuse_centred(node, rank - 2, window, steps)
     pads = paddings(ctx, node, dims[1:-1], window, steps, (1,) * (rank - 2), False)
     wanted = (dims[0], *(p.out for p in pads), dims[-1])

@@ -53,6 +53,62 @@ def test_crop_misfits() -> None:
     crop(image[:0], BOXES, PICKS, (2, 2), const=[])
 
 
+#: the gradients do not look for what is not finite; TF's kernels read foreign memory then
+GRAD_PICKS = np.array([0, 1, 1, 0, 1, 0], np.int32)
+
+
+def crop_grads(image: np.ndarray, boxes: np.ndarray, picks: np.ndarray, grads: np.ndarray, *, size: tuple[int, ...] = (), **more) -> None:
+    """Both gradients of one crop; ``image`` gives the dtype and, without ``size``, the shape."""
+    extents = np.array(size or image.shape, np.int32)
+    if image.dtype.kind == "f":
+        for method in ("bilinear", "nearest"):
+            check_op(
+                "CropAndResizeGradImage", grads=grads, boxes=boxes, box_ind=picks, image_size=extents, T=image.dtype, method=method,
+                known_dims=["image_size"], tol=SUM, **more,
+            )  # fmt: skip
+    if not size:
+        more["const"] = [name for name in more.get("const", ()) if name != "image_size"]
+        check_op("CropAndResizeGradBoxes", grads=grads, image=image, boxes=boxes, box_ind=picks, tol=LOSSY, **more)
+
+
+def test_crop_grads() -> None:
+    for rows, columns in ((3, 4), (1, 5), (1, 1), (9, 2), (17, 1)):
+        crop_grads(array((2, 5, 7, 3), "f32"), BOXES, GRAD_PICKS, array((6, rows, columns, 3), "f32", 1), const=[])
+    crop_grads(array((2, 1, 1, 17), "f32"), BOXES, GRAD_PICKS, array((6, 2, 3, 17), "f32", 1), const=[])
+    crop_grads(array((2, 5, 7, 3), "f32"), BOXES[:0], GRAD_PICKS[:0], array((0, 2, 3, 3), "f32"), const=[])
+    crop_grads(array((0, 5, 7, 3), "f32"), BOXES[:0], GRAD_PICKS[:0], array((0, 2, 3, 3), "f32"), const=[])
+    crop_grads(array((2, 5, 7, 0), "f32"), BOXES, GRAD_PICKS, array((6, 2, 3, 0), "f32"), const=[])
+
+
+@pytest.mark.parametrize("dtype", sorted(NUMBERS - {DType.BF16, DType.U32, DType.U64}, key=str), ids=str)
+def test_crop_grads_dtypes(dtype) -> None:
+    for const in (["image_size"], []):
+        crop_grads(array((2, 4, 5, 2), dtype, 1, -100, 100), BOXES, GRAD_PICKS, array((6, 3, 3, 2), "f32", 1), const=const)
+
+
+def test_crop_grads_specials() -> None:
+    grads, image = array((6, 3, 4, 3), "f32", 1), array((2, 5, 7, 3), "f32")
+    grads[0, 0, 0], grads[1, 2, 1], grads[5, 0, 0] = np.inf, np.nan, np.nan
+    crop_grads(image, BOXES, GRAD_PICKS, grads, const=[])
+    image[0, 2, 3], image[1, 4, 6] = np.inf, np.nan
+    crop_grads(image, BOXES, GRAD_PICKS, array((6, 3, 4, 3), "f32", 1), const=[])
+
+
+def test_crop_grads_misfits() -> None:
+    image, grads = array((2, 4, 5, 2), "f32"), array((6, 2, 2, 2), "f32", 1)
+    for picks in (GRAD_PICKS + 1, GRAD_PICKS - 1):
+        crop_grads(image, BOXES, picks, grads, const=[])
+    crop_grads(image, BOXES, GRAD_PICKS, grads[:, :0], const=[])
+    crop_grads(image, BOXES, GRAD_PICKS, grads[:5], const=[])
+    crop_grads(image, BOXES[:5], GRAD_PICKS, grads, const=[])
+    crop_grads(image, BOXES[:, :3], GRAD_PICKS, grads, const=[])
+    crop_grads(image, BOXES, GRAD_PICKS, grads[..., :1], const=[])
+    crop_grads(image[:, :0], BOXES, GRAD_PICKS, grads, const=[])
+    crop_grads(image[:0], BOXES, GRAD_PICKS, grads, const=[])
+    for size in ((2, 4, 5), (2, -4, 5, 2), (-2, 4, 5, 2), (2, 4, 0, 2)):
+        crop_grads(image, BOXES, GRAD_PICKS, grads, size=size, const=[])
+
+
 # ---- ImageProjectiveTransform ------------------------------------------------------------------------------------------
 
 TRANSFORMS = np.array(

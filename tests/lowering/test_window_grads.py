@@ -7,7 +7,7 @@ import pytest
 
 from disc_tf.ir.types import DType
 from disc_tf.lowering.registry import NUMBERS
-from disc_tf.testing.tf_case import Tolerance, array, check_op
+from disc_tf.testing.tf_case import Tolerance, array, check_op, tf_answer
 
 SUM = Tolerance(ulps=32, relative_floor=1.0)
 FLOATS = [d for d in DType if d.is_float]
@@ -170,3 +170,127 @@ def test_avg_pool_grad_dtypes(dtype) -> None:
             "AvgPoolGrad", orig_input_shape=shape, grad=array((2, 3, 3, 3), dtype), ksize=[1, 3, 2, 1], strides=[1, 2, 2, 1],
             padding="SAME", const=const, known_dims=["orig_input_shape"], tol=SUM,
         )  # fmt: skip
+
+
+# ---- pooling over three axes, and gradients of gradients ---------------------------------------------------------------
+
+#: (spatial extents, strides, window): also windows longer than the data, strides greater than windows, and extents of 1
+CUBES = [*SPACE, ((3, 5, 4), (1, 1, 2), (5, 6, 7)), ((7, 1, 5), (3, 2, 4), (2, 1, 3)), ((11, 2, 3), (2, 2, 2), (4, 2, 3))]
+
+
+def grown(shape, dtype, seed: int = 0) -> np.ndarray:
+    """Few different values, exact in every dtype: windows with ties."""
+    return array(shape, DType.I32, seed, 0, 5).astype(DType.from_name(str(dtype)).np)
+
+
+def pooled(x: np.ndarray, window, strides, padding) -> np.ndarray:
+    """TF's MaxPool or MaxPool3D of channels-last data."""
+    op = "MaxPool" if x.ndim == 4 else "MaxPool3D"
+    found = tf_answer(op, {"input": x, "ksize": outer(window), "strides": outer(strides), "padding": padding})
+    assert isinstance(found, list), found
+    return found[0]
+
+
+def fits(extents, window, padding) -> bool:
+    return padding == "SAME" or all(d >= k for d, k in zip(extents, window, strict=True))
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_max_pool_3d_grads(padding) -> None:
+    for extents, strides, window in (c for c in CUBES if fits(c[0], c[2], padding)):
+        for batch, channels in ((2, 3), (1, 1)):
+            x = grown((batch, *extents, channels), "f32")
+            y = pooled(x, window, strides, padding)
+            if padding == "SAME" and any(s > k for s, k in zip(strides, window, strict=True)):
+                y = array((batch, *windows(extents, window, strides, padding), channels), DType.I32, 1, 0, 5).astype(np.float32)
+            how = {"ksize": outer(window), "strides": outer(strides), "padding": padding}
+            check_op("MaxPool3DGrad", orig_input=x, orig_output=y, grad=array(y.shape, "f32", 1), tol=SUM, **how)
+            check_op("MaxPool3DGradGrad", orig_input=x, orig_output=y, grad=array(x.shape, "f32", 2), **how)
+
+
+def test_max_pool_3d_grads_of_nothing() -> None:
+    """Empty operands, which the second gradient refuses, and no window over data."""
+    for shape, counts in (((0, 4, 5, 4, 3), (2, 3, 2)), ((2, 4, 5, 4, 0), (2, 3, 2)), ((1, 0, 5, 4, 3), (0, 3, 2))):
+        x, y = array(shape, "f32"), array((shape[0], *counts, shape[-1]), "f32")
+        how = {"ksize": outer((2, 2, 2)), "strides": outer((2, 2, 2)), "padding": "SAME"}
+        check_op("MaxPool3DGrad", orig_input=x, orig_output=y, grad=y, **how)
+        check_op("MaxPool3DGradGrad", orig_input=x, orig_output=y, grad=x, **how)
+    x, y = array((2, 1, 4, 4, 3), "f32"), array((2, 0, 2, 2, 3), "f32")
+    how = {"ksize": outer((2, 2, 2)), "strides": outer((2, 2, 2)), "padding": "VALID"}
+    check_op("MaxPool3DGrad", orig_input=x, orig_output=y, grad=y, **how)
+    check_op("MaxPool3DGradGrad", orig_input=x, orig_output=y, grad=x, **how)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_max_pool_3d_near_ties(dtype) -> None:
+    """What is within 1e-5 of the greatest gets the gradient, too; infinities and NaN never do."""
+    x = np.full((1, 4, 4, 4, 2), 0.5, np.float32)
+    x += array(x.shape, "i32", 3, 0, 4) * np.float32(4e-6)
+    x[0, 0, 0, 0] = np.inf
+    x[0, 2, 2, 2] = np.nan
+    x[0, 3, 0, 3] = -np.inf
+    x[0, 0, 2] *= np.float32(1e-4)
+    x = x.astype(DType.from_name(dtype).np)
+    how = {"ksize": outer((2, 2, 2)), "strides": outer((2, 2, 2)), "padding": "VALID"}
+    y = pooled(x, (2, 2, 2), (2, 2, 2), "VALID")
+    check_op("MaxPool3DGrad", orig_input=x, orig_output=y, grad=array(y.shape, dtype, 1), tol=SUM, **how)
+    check_op("MaxPool3DGradGrad", orig_input=x, orig_output=y, grad=array(x.shape, dtype, 2), **how)
+    how = {"ksize": outer((3, 2, 3)), "strides": outer((1, 1, 1)), "padding": "SAME"}
+    x = grown((2, 5, 4, 5, 3), dtype)
+    y = pooled(x, (3, 2, 3), (1, 1, 1), "SAME")
+    check_op("MaxPool3DGrad", orig_input=x, orig_output=y, grad=array(y.shape, dtype, 1), tol=SUM, **how)
+    check_op("MaxPool3DGradGrad", orig_input=x, orig_output=y, grad=array(x.shape, dtype, 2), **how)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_max_pool_grad_grad(padding) -> None:
+    for extents, strides, window in [*PLANE, ((3, 5), (1, 2), (5, 6)), ((1, 31), (1, 3), (1, 4))]:
+        for batch, channels in ((2, 3), (0, 3), (1, 33), (2, 0)):
+            if not fits(extents, window, padding):
+                continue
+            x = grown((batch, *extents, channels), "f32")
+            y = array((batch, *windows(extents, window, strides, padding), channels), DType.I32, 1, 0, 5).astype(np.float32)
+            if x.size:
+                y = pooled(x, window, strides, padding)
+            how = {"ksize": outer(window), "strides": outer(strides), "padding": padding}
+            check_op("MaxPoolGradGrad", orig_input=x, orig_output=y, grad=array(x.shape, "f32", 2), **how)
+
+
+@pytest.mark.parametrize("dtype", sorted(NUMBERS - {DType.U64}, key=str), ids=str)
+def test_max_pool_grad_grad_dtypes(dtype) -> None:
+    x = grown((2, 5, 6, 3), dtype)
+    y, g = pooled(x.astype(np.float32), (3, 2), (2, 2), "SAME").astype(x.dtype), array(x.shape, dtype, 2)
+    y[0, 0] += y[1, 0]  # some that no element equals: 0
+    check_op("MaxPoolGradGrad", orig_input=x, orig_output=y, grad=g, ksize=[1, 3, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
+    lists = {"ksize": np.array([1, 3, 2, 1], np.int32), "strides": np.array([1, 2, 2, 1], np.int32)}
+    check_op("MaxPoolGradGradV2", orig_input=x, orig_output=y, grad=g, **lists, padding="SAME", const=list(lists))
+
+
+def test_max_pool_grad_grad_specials() -> None:
+    x = grown((1, 4, 6, 2), "f32")
+    x[0, :2, 2:4, 0] = np.nan
+    x[0, 2:, 4:, 1] = -np.inf
+    x[0, 2, 1, 0] = np.inf
+    x[0, 0, 0], x[0, 1, 1] = 0.0, -0.0
+    y = pooled(x, (2, 2), (2, 2), "VALID")
+    g = array(x.shape, "f32", 2)
+    g[0, 2, 1] = np.nan
+    for v in (y, np.full_like(y, np.nan), np.zeros_like(y), np.full_like(y, -np.inf)):
+        check_op("MaxPoolGradGrad", orig_input=x, orig_output=v, grad=g, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID")
+
+
+def test_pool_grad_grad_misfits() -> None:
+    for rank, first, second in ((4, "MaxPoolGrad", "MaxPoolGradGrad"), (5, "MaxPool3DGrad", "MaxPool3DGradGrad")):
+        n = rank - 2
+        how = {"ksize": outer([2] * n), "strides": outer([2] * n), "padding": "VALID"}
+        x, y = array((1, *[4] * n, 2), "f32"), array((1, *[2] * n, 2), "f32")
+        for off in (0, 1, rank - 1):
+            wide = [list(v.shape) for v in (x, y)]
+            wide[0][off] += 1
+            wide[1][off] += 1
+            check_op(second, orig_input=x, orig_output=y, grad=array(wide[0], "f32"), **how)
+            check_op(second, orig_input=x, orig_output=array(wide[1], "f32"), grad=x, **how)
+            check_op(first, orig_input=x, orig_output=array(wide[1], "f32"), grad=y, **how)
+            check_op(first, orig_input=x, orig_output=y, grad=array(wide[1], "f32"), **how)
+        for v in (y[..., :1], y[0]):
+            check_op(second, orig_input=x, orig_output=v, grad=x, **how)
