@@ -10,6 +10,7 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.content import constant_ints
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.convolution import Padding, paddings
+from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
 from disc_tf.lowering.pool_grads import LAST, pooling_window
@@ -98,6 +99,8 @@ def _covering(ctx: LoweringContext, extent: Dim, size: int, step: int, pad: Padd
 def max_pool_3d_grad(ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value) -> Value:
     """Each gradient goes to every element of its window that is within 1e-5 of the greatest, as in TF's kernel. 16-bit floats are summed in
     f32."""
+    if grad.dtype != x.dtype:
+        raise Unsupported("DTYPE", f"{node.op} of {grad.dtype} over {x.dtype}: TF has no CPU kernel")
     window, steps, pads, pooled = _geometry(ctx, node, x, y, grad, node.ints("ksize"), node.ints("strides"), 5)
     _check_shape(ctx, "grad", grad, pooled)
     b, extents = ctx.b, x.dims[1:-1]

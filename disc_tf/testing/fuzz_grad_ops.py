@@ -128,11 +128,52 @@ def pooling_gradient(g: Generator) -> None:
         y = g.add("MaxPool", {"input": x}, **how)
         if y and not any(0 in shape for shapes in g.shapes_of(x, y[0]) for shape in shapes):  # TensorFlow leaves memory as it was then
             g.add("MaxPoolGrad", {"orig_input": x, "orig_output": y[0], "grad": y[0]}, **how, ulps=4, sums=True)
+            g.add("MaxPoolGradGrad", {"orig_input": x, "orig_output": y[0], "grad": x}, **how) if g.flip() else None
     else:
         y = g.add("AvgPool", {"value": x}, **how, ulps=2, sums=True)
         shape = g.add("Shape", {"input": x}, out_type=tensorflow().int32)[0]
         if y:
             g.add("AvgPoolGrad", {"orig_input_shape": shape, "grad": y[0]}, **how, ulps=4, sums=True)
+
+
+@generator()
+def pooling_gradient_3d(g: Generator) -> None:
+    """By the data, and the gradient of that. Nothing is empty: TensorFlow's second gradient refuses it."""
+    x = image(g, 5, "float32")
+    if x is None or str(g.value(x).dtype) not in ("float32", "bfloat16") or not g.exact(x) or not finite(g, x):
+        return
+    ksize = [1, *(int(v) for v in g.rng.integers(1, 4, 3)), 1]
+    strides = [1, *(int(g.rng.integers(1, min(k, 2) + 1)) for k in ksize[1:4]), 1]
+    how: dict[str, Any] = {"ksize": ksize, "strides": strides, "padding": g.choice(("SAME", "VALID"))}
+    y = g.add("MaxPool3D", {"input": x}, **how)
+    if not y or any(0 in shape for shapes in g.shapes_of(x, y[0]) for shape in shapes):
+        return
+    sign = g.add("Sign", {"x": y[0]})[0]  # sums of these are exact
+    g.add("MaxPool3DGrad", {"orig_input": x, "orig_output": y[0], "grad": sign}, **how)
+    if g.flip():
+        g.add("MaxPool3DGradGrad", {"orig_input": x, "orig_output": y[0], "grad": x}, **how)
+
+
+@generator()
+def crop_gradient(g: Generator) -> None:
+    """Boxes that may end outside of the image; the image's size constant or from its shape."""
+    x = image(g)
+    if x is None or not g.all_within(x, -16, 16) or any(0 in shape for (shape,) in g.shapes_of(x)):
+        return
+    n = int(g.rng.integers(1, 4))
+    corners = g.const(g.rng.uniform(-0.3, 1.3, (n, 4)).astype(np.float32))
+    which = g.const(np.zeros(n, np.int32))
+    rows, columns = (int(v) for v in g.rng.integers(1, 6, 2))
+    grads = g.placeholder("float32", (n, rows, columns, g.shape(x)[3]), special=False)
+    operands = {"boxes": corners, "box_ind": which, "grads": grads}
+    kind = str(g.value(x).dtype)
+    if kind != "bfloat16" and g.flip():
+        g.add("CropAndResizeGradBoxes", {**operands, "image": x}, method="bilinear", ulps=32, floor=2e4)
+        return
+    tf = tensorflow()
+    shape = g.add("Shape", {"input": x}, out_type=tf.int32)[0]
+    dtype = g.choice((tf.float16, tf.float32, tf.float64))
+    g.add("CropAndResizeGradImage", {**operands, "image_size": shape}, T=dtype, method="bilinear", ulps=64, floor=4.0)
 
 
 @generator(2)

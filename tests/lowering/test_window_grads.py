@@ -198,7 +198,7 @@ def fits(extents, window, padding) -> bool:
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_max_pool_3d_grads(padding) -> None:
     for extents, strides, window in (c for c in CUBES if fits(c[0], c[2], padding)):
-        for batch, channels in ((2, 3), (1, 1)):
+        for batch, channels in ((2, 3), (1, 1)) if extents == CUBES[0][0] else ((2, 2),):
             x = grown((batch, *extents, channels), "f32")
             y = pooled(x, window, strides, padding)
             if padding == "SAME" and any(s > k for s, k in zip(strides, window, strict=True)):
@@ -245,7 +245,7 @@ def test_max_pool_3d_near_ties(dtype) -> None:
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_max_pool_grad_grad(padding) -> None:
     for extents, strides, window in [*PLANE, ((3, 5), (1, 2), (5, 6)), ((1, 31), (1, 3), (1, 4))]:
-        for batch, channels in ((2, 3), (0, 3), (1, 33), (2, 0)):
+        for batch, channels in ((2, 3), (0, 3), (1, 33), (2, 0)) if extents == (8, 6) else ((2, 3),):
             if not fits(extents, window, padding):
                 continue
             x = grown((batch, *extents, channels), "f32")
