@@ -1,4 +1,4 @@
-"""Random graphs against TensorFlow: a minute for every change, ten marked slow; half from a fixed seed, half from a fresh one."""
+"""Random graphs against TensorFlow: half a minute from a fixed seed for every change; longer, and from fresh seeds, marked slow."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def report(found) -> str:
     return "\n\n".join(found.reports)
 
 
-#: 0: a seed that nobody has tried
-SEEDS = [1, 0]
+#: 0: a seed that nobody has tried; slow, since what it finds need not be of the change that is tested
+SEEDS = [pytest.param(1, id="fixed"), pytest.param(0, id="fresh", marks=pytest.mark.slow)]
 
 
 def start(seed: int) -> int:
@@ -26,7 +26,7 @@ def start(seed: int) -> int:
     return chosen
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=["fixed", "fresh"])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_half_a_minute(seed: int) -> None:
     """Some 40 graphs of a few sizes each, compiled for all instruction sets of this machine in turn."""
     found = fuzz(start(seed), 30, reduce_seconds=20)
