@@ -7,6 +7,9 @@ Each finding is ``RULE symbol``. What a declaration may not be changed for any m
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,18 +26,16 @@ _SYNTAX = 12
 
 
 def describe(root: Path, files: Sequence[str], imports: Sequence[Any]) -> list[Any]:
-    """FileDescriptorProtos of declarations below ``root``, with source information. ``imports``: those of what they import. ImportError
-    without grpcio-tools, RuntimeError for declarations that do not compile."""
-    import tempfile
-
-    from grpc_tools import protoc
-
+    """FileDescriptorProtos of declarations below ``root``, with source information. ``imports``: those of what they import. RuntimeError
+    for declarations that do not compile, or without grpcio-tools. In a process of its own: beside TensorFlow's protobuf, protoc crashes."""
     with tempfile.TemporaryDirectory() as scratch:
         known, made = Path(scratch, "known.binpb"), Path(scratch, "made.binpb")
         known.write_bytes(descriptor_pb2.FileDescriptorSet(file=imports).SerializeToString())
         arguments = [f"--descriptor_set_in={known}", f"--proto_path={root}", f"--descriptor_set_out={made}", "--include_source_info"]
-        if protoc.main(["protoc", *arguments, *files]):
-            raise RuntimeError(f"{', '.join(files)}: protoc refuses it")
+        command = [sys.executable, "-m", "grpc_tools.protoc", *arguments, *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{', '.join(files)}: protoc refuses it: {done.stderr.strip()}")
         return list(descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes()).file)
 
 
