@@ -24,12 +24,11 @@ from disc_tf.frontend.load import Loaded
 from disc_tf.optimizer import CompiledGraph, OptimizeResult, Request, optimize_graph_def
 from disc_tf.options import Options
 from disc_tf.remote.canonical import Canonical
-from disc_tf.remote.check import check_result
 from disc_tf.remote.connection import METHODS, Address, Retries, method, options
 from disc_tf.remote.errors import RemoteError, from_rpc, from_status
 from disc_tf.remote.merge import Answer, compile_remotely
 from disc_tf.remote.messages import new
-from disc_tf.remote.trust import TrustPolicy, signed_by
+from disc_tf.remote.trust import TrustPolicy
 from disc_tf.version import __version__
 
 _CHUNK = 1 << 20
@@ -134,11 +133,7 @@ class Client:
             message.timeout.FromNanoseconds(int(self.timeout * 1e9))
         final = self._follow(message, progress)
         data = final.inline if final.WhichOneof("content") == "inline" else self.download(final.blob)
-        result = check_result(data)
-        if self.trust is not None:
-            self.trust.check(final, result, request.digest)
-        # kept whether it was checked or not: whoever loads the code may have a policy
-        return Answer(result, signed_by(final))
+        return Answer.accept(final, data, request, self.trust)
 
     # ---- events -------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,9 @@ from google.protobuf.message import DecodeError
 from disc_tf.frontend.load import Loaded
 from disc_tf.optimizer import Elsewhere, Request
 from disc_tf.remote.canonical import Canonical
-from disc_tf.remote.check import check_result
 from disc_tf.remote.merge import Answer, ResultError, compile_remotely, prepare
 from disc_tf.remote.messages import message_class, new
-from disc_tf.remote.trust import TrustPolicy, signed_by
+from disc_tf.remote.trust import TrustPolicy
 from disc_tf.version import __version__
 
 _MAX_ANSWER = 1 << 30
@@ -72,7 +71,4 @@ class _Answer:
             raise ResultError(f"not an OptimizeResult: {e}") from e
         if final.WhichOneof("content") != "inline":
             raise ResultError("the content is not in the file: the client that got it must read the blob, too (ReadBlob)")
-        result = check_result(final.inline)
-        if self._trust is not None:
-            self._trust.check(final, result, request.digest)
-        return Answer(result, signed_by(final))
+        return Answer.accept(final, final.inline, request, self._trust)

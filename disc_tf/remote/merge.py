@@ -18,9 +18,11 @@ from disc_tf.frontend.rewrite import Launch
 from disc_tf.optimizer import CompiledGraph, Request
 from disc_tf.options import Options
 from disc_tf.remote.canonical import Canonical, canonical, renamed_text
+from disc_tf.remote.check import check_result
 from disc_tf.remote.messages import new
 from disc_tf.remote.result import plan_of, rename_result
 from disc_tf.remote.skeleton import Skeleton, make_skeleton
+from disc_tf.remote.trust import TrustPolicy, signed_by
 from disc_tf.report import Report
 from disc_tf.runtime.artifact import DTYPES, Artifact, SignedStatement, pack, unpack
 
@@ -37,6 +39,15 @@ class Answer:
 
     result: Any
     signed: SignedStatement | None = None
+
+    @classmethod
+    def accept(cls, final: Any, content: bytes, request: Canonical, trust: TrustPolicy | None) -> Answer:
+        """What an OptimizeResult and its content say, once both were checked. `CheckError`, `TrustError`."""
+        result = check_result(content)
+        if trust is not None:
+            trust.check(final, result, request.digest)
+        # kept whether it was checked or not: whoever loads the code may have a policy
+        return cls(result, signed_by(final))
 
 
 class Transport(Protocol):
