@@ -154,10 +154,7 @@ class TrustPolicy:
             raise TrustError("the signature is for another request")
         if list(statement.artifacts) != list(artifacts):
             raise TrustError("the signature is for other code")
-        if statement.compiler_version != compiler_version:
-            raise TrustError(f"the signature is for compiler {statement.compiler_version[:64]!r}, not {compiler_version[:64]!r}")
-        if targets is not None and not targets <= set(statement.targets):
-            raise TrustError("the signature is for other instruction sets")
+        _check_maker(statement, compiler_version, targets or set())
 
     def check_code(self, artifact: Artifact, now: float | None = None) -> None:
         """Raises `TrustError` unless the artefact carries a valid signature of a trusted key for its code: what the runtime checks at load.
@@ -169,10 +166,7 @@ class TrustPolicy:
         statement = self._said(artifact.signed, now)
         if code_identity(artifact) not in statement.artifacts:
             raise TrustError("the signature is for other code: this code was changed after it was signed")
-        if statement.compiler_version != artifact.compiler_version:
-            raise TrustError(f"the signature is for compiler {statement.compiler_version[:64]!r}, not {artifact.compiler_version[:64]!r}")
-        if not {t.isa for t in artifact.targets} <= set(statement.targets):
-            raise TrustError("the signature is for other instruction sets")
+        _check_maker(statement, artifact.compiler_version, {t.isa for t in artifact.targets})
 
     def _said(self, signature: Any, now: float | None) -> Any:
         """The Statement of a Signature message or a `SignedStatement`, once a trusted key has signed it and it has not expired."""
@@ -193,6 +187,13 @@ class TrustPolicy:
         if not statement.HasField("not_after") or now > statement.not_after.ToNanoseconds() / 1e9 + CLOCK_SKEW:
             raise TrustError("the signature has expired: ask again, or look at this machine's clock")
         return statement
+
+
+def _check_maker(statement: Any, compiler_version: str, targets: set[str]) -> None:
+    if statement.compiler_version != compiler_version:
+        raise TrustError(f"the signature is for compiler {statement.compiler_version[:64]!r}, not {compiler_version[:64]!r}")
+    if not targets <= set(statement.targets):
+        raise TrustError("the signature is for other instruction sets")
 
 
 def signed_by(final: Any) -> SignedStatement | None:
