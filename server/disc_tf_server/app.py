@@ -99,7 +99,7 @@ class Service:
         config, b = self.config, self._backends
         await self.results.prepare()
         server = self._server = make_server(config)
-        quota = Quota(config.max_calls, "QUOTA_CALLS", "open calls")
+        quota = Quota(config.max_calls, "QUOTA_CALLS", f"more than {config.max_calls} open calls of one caller")
         room = max(4, config.graph_memory // (2 * config.max_inline_bytes))
         reading = FairGate(room, 1, config.max_calls, share=room // 4)  # whoever sends slowly holds up himself
         rpcs = Rpcs(self.authenticator, self.metrics, b.tracing, quota, reading, config.max_rpcs)

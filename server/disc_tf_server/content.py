@@ -46,8 +46,7 @@ class ContentService:
     def __init__(self, store: BlobStore, limits: ContentLimits | None = None) -> None:
         self._store, self.limits = store, limits or ContentLimits()
         most = self.limits.max_streams
-        message = f"{most} streams are open, more are not allowed"
-        self._streams = Quota(most, "QUOTA_STREAMS", "streams", message=message, retry_after=2.0)
+        self._streams = Quota(most, "QUOTA_STREAMS", f"{most} streams are open, more are not allowed", retry_after=2.0)
 
     async def find_missing(self, principal: str, request: Any) -> Any:
         """FindMissingBlobs."""

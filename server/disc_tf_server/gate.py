@@ -17,7 +17,7 @@ class FairGate:
 
     def __init__(self, slots: int, capacity: int, per_principal: int, share: int = 0) -> None:
         self._slots, self._capacity, self._share = slots, capacity, share or slots
-        self._quota = Quota(per_principal, "QUOTA_REQUESTS", "requests", "one caller at a time", retry_after=1.0)
+        self._quota = Quota(per_principal, "QUOTA_REQUESTS", f"more than {per_principal} requests of one caller at a time", retry_after=1.0)
         self._within: collections.Counter[str] = collections.Counter()
         self._lanes: collections.OrderedDict[str, collections.deque[tuple[asyncio.Future[None], int]]] = collections.OrderedDict()
         self._inside = self._weight = 0
@@ -99,11 +99,8 @@ class FairGate:
 class Quota:
     """Counts what principals hold open."""
 
-    def __init__(
-        self, limit: int, reason: str, what: str, whose: str = "one caller", *, message: str = "", retry_after: float = 5.0
-    ) -> None:
-        self._limit, self._reason, self._retry_after = limit, reason, retry_after
-        self._message = message or f"more than {limit} {what} of {whose}"
+    def __init__(self, limit: int, reason: str, message: str, retry_after: float = 5.0) -> None:
+        self._limit, self._reason, self._message, self._retry_after = limit, reason, message, retry_after
         self._held: collections.Counter[str] = collections.Counter()
 
     @contextlib.contextmanager

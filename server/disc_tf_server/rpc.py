@@ -90,7 +90,7 @@ class Rpcs:
         self, authenticator: Authenticator, metrics: Metrics, tracing: Tracing, calls: Quota, reading: FairGate, most: int
     ) -> None:
         self._authenticator, self._metrics, self._tracing, self._calls, self._reading = authenticator, metrics, tracing, calls, reading
-        self._all = Quota(most, "TOO_MANY_CALLS", "open calls", "all callers")
+        self._all = Quota(most, "TOO_MANY_CALLS", f"more than {most} open calls of all callers")
 
     def service(self, name: str, methods: Iterable[Method]) -> grpc.GenericRpcHandler:
         """The handler of a service, for `grpc.aio.Server.add_generic_rpc_handlers`."""
