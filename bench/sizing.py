@@ -134,15 +134,16 @@ async def drive(address: str, requests: Sequence[Any], rate: float, rng: random.
     import grpc
     from google.longrunning import operations_pb2
 
+    from disc_tf.remote.connection import method, options
     from disc_tf.remote.messages import message_class
 
-    event, metadata = message_class("OptimizeEvent"), message_class("OptimizeMetadata")
-    async with grpc.aio.insecure_channel(address, [("grpc.max_receive_message_length", 64 << 20)]) as channel:
-        optimize = channel.unary_stream("/disc_tf.v1.Optimizer/Optimize", None, event.FromString)
+    metadata = message_class("OptimizeMetadata")
+    async with grpc.aio.insecure_channel(address, options()) as channel:
+        optimize = channel.unary_stream(*method("Optimize"))
         get = channel.unary_unary("/google.longrunning.Operations/GetOperation", None, operations_pb2.Operation.FromString)
 
         async def one(message: Any) -> tuple[float, float, float]:
-            events = [e async for e in optimize(message.SerializeToString())]
+            events = [e async for e in optimize(message)]
             last = events[-1]
             if last.WhichOneof("event") != "result":
                 raise RuntimeError(f"a request failed: {last}")
@@ -191,17 +192,14 @@ def skeleton(models: Path, name: str) -> Any:
     from disc_tf.frontend.tfproto import graph_from_bytes
     from disc_tf.optimizer import Request
     from disc_tf.options import Options
-    from disc_tf.remote.merge import prepare
-    from disc_tf.remote.messages import new
+    from disc_tf.remote.files import writer
+    from disc_tf.remote.messages import message_class
 
     graph = graph_from_bytes((models / f"{name}.pb").read_bytes())
     outputs = json.loads((ROOT / "bench" / "models" / f"{name}.json").read_text())["outputs"]
-    form = prepare(load(graph, outputs), Request(graph, outputs, Options.from_overrides(targets=("x86-64-v3",)))).request
-    message = new("OptimizeRequest", options=form.options)
-    message.graph.inline = form.graph
-    message.graph.outputs.extend(form.outputs)
-    message.graph.feeds.extend(form.feeds)
-    return message
+    written: list[bytes] = []
+    writer(written.append)(load(graph, outputs), Request(graph, outputs, Options.from_overrides(targets=("x86-64-v3",))))
+    return message_class("OptimizeRequest").FromString(written[0])
 
 
 # ---- servers
