@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.demand import Place, needed_constants, travels
@@ -40,11 +40,11 @@ class Hoisted:
 def hoist_constants(graph: Graph, places: Collection[Place] | None = None) -> Hoisted:
     """The graph whose loops and branches take the constants of their bodies. ``places``: exactly these constants (what an earlier call
     found), not those that the rule says. The graph that was given is not changed."""
-    nodes = [n.proto for n in graph.order if _may_change(n.proto, graph.signatures)]
+    nodes = [n.proto for n in graph.order if _may_change(n.proto)]
     return _Hoist(graph, nodes, places).run() if nodes else Hoisted(graph.graph_def)
 
 
-def _may_change(node: Any, functions: Any) -> bool:
+def _may_change(node: Any) -> bool:
     """Whether a node of the main graph is a loop, a branch or a call that may be compiled as it stands."""
     return node.op in (*LOOPS, *BRANCHES) or (node.op in CALL_OPS and jit_compiled(node.attr))
 
@@ -124,8 +124,9 @@ class _Hoist:
         if name not in self.found:
             self.open.add(name)
             found: dict[_Key, Place] = {}
+            printed = _only_printed(f)
             for node in f.node_def:
-                if node.op == "Const" and self._leaves((name, node.name), node, f):
+                if node.op == "Const" and self._leaves((name, node.name), node, f"{node.name}:output:0" in printed):
                     found.setdefault(self.keys[name, node.name], (name, node.name))
                 for key, place in self._of_node(node, depth).items():
                     found.setdefault(key, place)
@@ -133,15 +134,15 @@ class _Hoist:
             self.found[name] = found
         return self.found[name]
 
-    def _leaves(self, place: Place, node: Any, f: Any) -> bool:
-        """Whether a constant becomes an argument."""
+    def _leaves(self, place: Place, node: Any, printed: bool) -> bool:
+        """Whether a constant becomes an argument (``printed``: nothing but messages reads it)."""
         if node.attr["value"].WhichOneof("value") != "tensor":
             return False
         constant = constant_of(node)
         if self.places is not None:
             if place not in self.places:
                 return False
-        elif constant.dtype is None or travels(constant, place in self._needed()) or _only_printed(f, node.name):
+        elif constant.dtype is None or travels(constant, place in self._needed()) or printed:
             return False
         self.keys[place] = constant.digest() or repr(place).encode()  # content that is not known is like no other
         self.nodes_of[place] = node
@@ -161,10 +162,9 @@ class _Hoist:
         data = [t for t in node.input if not t.startswith("^")]
         del node.input[:]
         node.input.extend([*data, *refs, *controls])
-        keys = tuple(found)
         tensors = [self.nodes_of[place].attr["value"].tensor for place in found.values()]
         if node.op in self.functions:
-            node.op = self._function(node.op, keys, False)
+            node.op = self._function(node.op, found, False)
             return
         types = node.attr["T" if node.op in LOOPS else "Tin"].list.type
         before = len(data) - first_argument(node)
@@ -174,29 +174,28 @@ class _Hoist:
                 for t in tensors:
                     node.attr[key].list.shape.add().CopyFrom(t.tensor_shape)
         for k, function in enumerate(functions_of(node)):
-            function.name = self._function(function.name, keys, node.op in LOOPS and k == 1)
+            function.name = self._function(function.name, found, node.op in LOOPS and k == 1)
 
-    def _function(self, name: str, keys: tuple[_Key, ...], loops: bool) -> str:
+    def _function(self, name: str, taken_out: Mapping[_Key, Place], loops: bool) -> str:
         """A function that takes these constants, too (``loops``: and gives them back); its name."""
-        if (name, keys, loops) in self.made:
-            return self.made[name, keys, loops]
+        made = name, tuple(taken_out), loops
+        if made in self.made:
+            return self.made[made]
         f = type(self.functions[name])()
         f.CopyFrom(self.functions[name])
         signature = f.signature
         taken = {a.name for a in (*signature.input_arg, *signature.output_arg)} | {n.name for n in f.node_def}
-        argument = {key: fresh_name(f"constant_{i}", taken) for i, key in enumerate(keys)}
-        places = {place: key for place, key in self.keys.items() if place[0] == name}
-        source = {key: place for found in self.found.values() for key, place in found.items() if key in argument}
-        for key in keys:
-            dtype = self.nodes_of[source[key]].attr["value"].tensor.dtype
+        argument = {key: fresh_name(f"constant_{i}", taken) for i, key in enumerate(taken_out)}
+        for key, place in taken_out.items():
+            dtype = self.nodes_of[place].attr["value"].tensor.dtype
             signature.input_arg.add(name=argument[key], type=dtype)
             if loops:
                 result = fresh_name(f"{argument[key]}_again", taken)  # TensorFlow wants other names for results
                 signature.output_arg.add(name=result, type=dtype)
                 f.ret[result] = argument[key]
         for node in f.node_def:
-            if (name, node.name) in places:
-                _identity(node, argument[places[name, node.name]])
+            if (name, node.name) in self.keys:
+                _identity(node, argument[self.keys[name, node.name]])
             elif found := self._of_node(node, 0):
                 self._extend(node, found, [argument[key] for key in found])
         if "_input_shapes" in f.attr:
@@ -204,7 +203,7 @@ class _Hoist:
         signature.name = ""
         signature.name = f"disc_body_{name}_{hashlib.sha256(serialized(f)).hexdigest()[:12]}"
         self.new[signature.name] = f
-        self.made[name, keys, loops] = signature.name
+        self.made[made] = signature.name
         return signature.name
 
 
@@ -222,8 +221,11 @@ def _identity(node: Any, argument: str) -> None:
     node.attr["T"].type = dtype
 
 
-def _only_printed(f: Any, name: str) -> bool:
-    """Whether nothing but messages of Assert nodes reads a node of a body."""
-    text = f"{name}:output:0"
-    readers = [(n.op, k) for n in f.node_def for k, t in enumerate(n.input) if t == text]
-    return bool(readers) and all(op == "Assert" and k for op, k in readers) and text not in f.ret.values()
+def _only_printed(f: Any) -> set[str]:
+    """The tensors of a body that nothing but messages of Assert nodes reads."""
+    printed: set[str] = set()
+    read = set(f.ret.values())
+    for node in f.node_def:
+        for k, text in enumerate(node.input):
+            (printed if node.op == "Assert" and k else read).add(text)
+    return printed - read
