@@ -8,6 +8,7 @@ power only if it is 2). Arguments and results of loops, branches and calls are f
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,6 +41,21 @@ class _Scope:
     nodes: dict[str, Any]
     inputs: dict[str, list[Ref]]
     returns: list[Ref]
+
+    @functools.cached_property
+    def first(self) -> list[tuple[list[Ref], str | None]]:
+        """Where a walk begins, by node: what rules read at compile time, and the node if it has functions. Kept: a scope is walked for
+        each set of its results that somebody needs."""
+        found: list[tuple[list[Ref], str | None]] = []
+        for name, node in self.nodes.items():
+            refs = self.inputs[name]
+            read = [refs[at] for at in compile_time_operands(node.op, len(refs))]
+            if node.op in VALUES and _is_one_of(node.op, refs[VALUES[node.op][0]], self):
+                read.append(refs[VALUES[node.op][0]])
+            calls = name if _functions(node) else None
+            if read or calls is not None:
+                found.append((read, calls))
+        return found
 
 
 def needed_constants(graph: Graph) -> set[Place]:
@@ -109,14 +125,11 @@ class _Demand:
         arguments: set[int] = set()
         results: dict[str, set[int]] = {}  # of calls: what is needed of them
         work: list[Ref] = list(wanted)
-        for name, node in scope.nodes.items():
-            refs = scope.inputs[name]
-            work += [refs[at] for at in compile_time_operands(node.op, len(refs))]
-            if node.op in VALUES and _is_one_of(node.op, refs[VALUES[node.op][0]], scope):
-                work.append(refs[VALUES[node.op][0]])
-            if _functions(node):
+        for refs, name in scope.first:
+            work += refs
+            if name is not None:
                 results[name] = set()
-                work += self._through(node, refs, set(), depth)
+                work += self._through(scope.nodes[name], scope.inputs[name], set(), depth)
         seen: set[Ref] = set()
         while work:
             ref = work.pop()
