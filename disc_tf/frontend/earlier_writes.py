@@ -6,6 +6,7 @@ place, has the handle alone for an input: it must wait for the changes that one 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,32 +25,44 @@ class EarlierWrites:
     def __init__(self, graph_def: Any) -> None:
         self.nodes = {n.name: n for n in graph_def.node}
         self.functions = {f.signature.name: f for f in graph_def.library.function}
-        self._writers: Mapping[str, list[str]] | None = None
+        self._behind: dict[str, set[str]] = {}
 
     def before(self, node: str, handle: str) -> list[str]:
         """Control inputs for a read of ``handle``: the nodes that change its variable and that ``node`` waits for, by any path."""
-        writers = self._found().get(self._source(handle), [])
-        if not writers:
-            return []
-        seen = {node}
-        work = list(self.nodes[node].input)
-        while work:
-            name = _node_of(work.pop())
-            if name not in seen and name in self.nodes:
-                seen.add(name)
-                work += self.nodes[name].input
-        return [f"^{name}" for name in writers if name in seen and name != node]
+        writers = self._writers.get(self._source(handle), [])
+        return [f"^{name}" for name in writers if name != node and node in self._after(name)]
 
-    def _found(self) -> Mapping[str, list[str]]:
+    def _after(self, writer: str) -> set[str]:
+        """The nodes that wait for a node. Looked for from here: what initialises a variable, or trains it, has few behind it."""
+        if writer not in self._behind:
+            behind: set[str] = set()
+            work = [writer]
+            while work:
+                for name in self._readers.get(work.pop(), ()):
+                    if name not in behind:
+                        behind.add(name)
+                        work.append(name)
+            self._behind[writer] = behind
+        return self._behind[writer]
+
+    @functools.cached_property
+    def _readers(self) -> Mapping[str, list[str]]:
+        """Node -> the nodes that have an edge from it."""
+        readers: dict[str, list[str]] = {}
+        for node in self.nodes.values():
+            for text in node.input:
+                readers.setdefault(_node_of(text), []).append(node.name)
+        return readers
+
+    @functools.cached_property
+    def _writers(self) -> Mapping[str, list[str]]:
         """Node that a handle comes from -> the nodes that change the variable."""
-        if self._writers is None:
-            found: dict[str, list[str]] = {}
-            for node in self.nodes.values():
-                if self._writes(node):
-                    for source in dict.fromkeys(self._source(t) for t in node.input if not t.startswith("^")):
-                        found.setdefault(source, []).append(node.name)
-            self._writers = found
-        return self._writers
+        found: dict[str, list[str]] = {}
+        for node in self.nodes.values():
+            if self._writes(node):
+                for source in dict.fromkeys(self._source(t) for t in node.input if not t.startswith("^")):
+                    found.setdefault(source, []).append(node.name)
+        return found
 
     def _writes(self, node: Any) -> bool:
         if writes_variables(node.op) or (node.op not in self.functions and op_info(node.op) is None):
