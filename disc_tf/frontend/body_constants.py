@@ -17,7 +17,7 @@ from typing import Any
 
 from disc_tf.frontend.demand import Place, needed_constants, travels
 from disc_tf.frontend.functions import CALL_OPS, jit_compiled
-from disc_tf.frontend.graph import Graph, constant_of, fresh_name
+from disc_tf.frontend.graph import Graph, constant_of, fresh_name, without_nodes
 from disc_tf.frontend.reads import BRANCHES, LOOPS, first_argument, functions_of
 from disc_tf.frontend.tfproto import serialized
 
@@ -72,16 +72,16 @@ class _Hoist:
         if not plans:
             return Hoisted(self.graph.graph_def)
         before: dict[str, Any] = {}
-        out = type(self.graph.graph_def)()
-        out.CopyFrom(self.graph.graph_def)
-        taken = {n.name for n in out.node} | set(self.functions)
+        out = without_nodes(self.graph.graph_def)
+        taken = self.graph.nodes.keys() | self.functions.keys()
         made: dict[tuple[_Key, str], str] = {}
-        nodes = list(out.node)
-        del out.node[:]
-        for node in nodes:
+        for given in self.graph.graph_def.node:
+            node = given
             found = plans.get(node.name)
             if found:
-                before[node.name] = self.graph[node.name].proto
+                before[node.name] = given
+                node = type(given)()
+                node.CopyFrom(given)
                 for key, place in found.items():
                     if (key, node.device) not in made:
                         made[key, node.device] = fresh_name(f"{node.name}/{place[1]}", taken)

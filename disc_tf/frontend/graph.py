@@ -41,6 +41,17 @@ def fresh_name(base: str, taken: set[str], mark: str = "_") -> str:
     return name
 
 
+def without_nodes(graph_def: Any) -> Any:
+    """A new graph with all that this one has but its nodes. (Nodes that are copied and then deleted would keep their memory.)"""
+    new = type(graph_def)()
+    for field, value in graph_def.ListFields():
+        if field.message_type is None:
+            setattr(new, field.name, value)
+        elif field.name != "node":
+            getattr(new, field.name).CopyFrom(value)
+    return new
+
+
 def parse_tensor(text: str) -> TensorRef:
     """``"x"`` and ``"x:0"`` -> ``("x", 0)``. ``GraphError`` for control inputs and bad ports."""
     name, colon, port = text.partition(":")

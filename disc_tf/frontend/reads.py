@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from disc_tf.frontend.earlier_writes import EarlierWrites
-from disc_tf.frontend.graph import fresh_name
+from disc_tf.frontend.graph import fresh_name, without_nodes
 from disc_tf.frontend.opdefs import CALL_OPS
 from disc_tf.frontend.tfproto import serialized
 
@@ -146,16 +146,16 @@ class _Hoist:
     # ---- making it so -------------------------------------------------------------------------------------------
 
     def apply(self, plans: Mapping[str, dict[int, _Value]]) -> Any:
-        out = type(self.graph_def)()
-        out.CopyFrom(self.graph_def)
-        taken = {n.name for n in out.node}
-        nodes = list(out.node)
-        del out.node[:]
+        out = without_nodes(self.graph_def)
+        taken = {n.name for n in self.graph_def.node}
         handles: dict[str, str] = {}  # result of a loop -> the handle that it was
         earlier = EarlierWrites(self.graph_def)
-        for node in nodes:
+        for given in self.graph_def.node:
+            node = given
             values = plans.get(node.name)
             if values:
+                node = type(given)()
+                node.CopyFrom(given)
                 controls = [t for t in node.input if t.startswith("^")]
                 for i, value in values.items():
                     handle = node.input[i + first_argument(node)]
