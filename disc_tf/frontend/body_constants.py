@@ -11,15 +11,13 @@ they were (`Hoisted.before`).
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.demand import Place, needed_constants, travels
-from disc_tf.frontend.functions import CALL_OPS, jit_compiled
+from disc_tf.frontend.functions import CALL_OPS, jit_compiled, rename_changed
 from disc_tf.frontend.graph import Graph, constant_of, fresh_name, without_nodes
-from disc_tf.frontend.reads import BRANCHES, LOOPS, first_argument, functions_of
-from disc_tf.frontend.tfproto import serialized
+from disc_tf.frontend.reads import BRANCHES, LOOPS, called_by, first_argument, functions_of
 
 #: nested deeper than this, calls are not followed
 _DEPTH = 32
@@ -111,9 +109,7 @@ class _Hoist:
         return {} if any(name in self.left for name in names) else found
 
     def _names(self, node: Any) -> list[str]:
-        if node.op in (*LOOPS, *BRANCHES, *CALL_OPS):
-            return [f.name for f in functions_of(node)]
-        return [node.op] if node.op in self.functions else []
+        return called_by(node) or ([node.op] if node.op in self.functions else [])
 
     def _of_function(self, name: str, depth: int) -> dict[_Key, Place]:
         f = self.functions.get(name)
@@ -198,13 +194,9 @@ class _Hoist:
                 _identity(node, argument[self.keys[name, node.name]])
             elif found := self._of_node(node, 0):
                 self._extend(node, found, [argument[key] for key in found])
-        if "_input_shapes" in f.attr:
-            del f.attr["_input_shapes"]
-        signature.name = ""
-        signature.name = f"disc_body_{name}_{hashlib.sha256(serialized(f)).hexdigest()[:12]}"
-        self.new[signature.name] = f
-        self.made[made] = signature.name
-        return signature.name
+        new = self.made[made] = rename_changed(f, f"disc_body_{name}_")
+        self.new[new] = f
+        return new
 
 
 def _identity(node: Any, argument: str) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.functions import read_body
 from disc_tf.frontend.graph import Graph, constant_of
-from disc_tf.frontend.opdefs import CALL_OPS, op_info
+from disc_tf.frontend.opdefs import op_info
 from disc_tf.frontend.patterns import known_pattern
-from disc_tf.frontend.reads import BRANCHES, LOOPS, first_argument, functions_of
+from disc_tf.frontend.reads import LOOPS, called_by, first_argument
 from disc_tf.frontend.tensor_proto import Constant
 from disc_tf.ir.types import DType
 from disc_tf.lowering import all_rules
@@ -52,7 +52,7 @@ class _Scope:
             read = [refs[at] for at in compile_time_operands(node.op, len(refs))]
             if node.op in VALUES and _is_one_of(node.op, refs[VALUES[node.op][0]], self):
                 read.append(refs[VALUES[node.op][0]])
-            calls = name if _functions(node) else None
+            calls = name if called_by(node) else None
             if read or calls is not None:
                 found.append((read, calls))
         return found
@@ -155,7 +155,7 @@ class _Demand:
     def _through(self, node: Any, refs: list[Ref], results: set[int], depth: int) -> list[Ref]:
         """What a node with functions reads that is needed, if ``results`` of it are."""
         if node.op in LOOPS:
-            cond, body = _functions(node)
+            cond, body = called_by(node)
             needed = results | self._arguments(cond, (), depth + 1)
             while True:
                 more = needed | self._arguments(body, needed, depth + 1)
@@ -164,7 +164,7 @@ class _Demand:
                 needed = more
             return [refs[k] for k in sorted(needed) if k < len(refs)]
         first = first_argument(node)
-        wanted = {k for f in _functions(node) for k in self._arguments(f, results, depth + 1)}
+        wanted = {k for f in called_by(node) for k in self._arguments(f, results, depth + 1)}
         return [refs[k + first] for k in sorted(wanted) if k + first < len(refs)]
 
 
@@ -176,11 +176,6 @@ def _is_one_of(op: str, ref: Ref, scope: _Scope) -> bool:
     constant = constant_of(source)
     number = constant.present and constant.dtype is not None and all(d == 1 for d in constant.shape)
     return number and float(constant.array().reshape(-1)[0]) in VALUES[op][1]
-
-
-def _functions(node: Any) -> list[str]:
-    """Functions that a loop (condition, body), a branch or a call runs; of other ops none."""
-    return [f.name for f in functions_of(node)] if node.op in (*LOOPS, *BRANCHES, *CALL_OPS) else []
 
 
 def _integers(node: Any, refs: list[Ref]) -> list[Ref]:

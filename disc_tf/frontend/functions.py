@@ -12,6 +12,7 @@ replaces `PartitionedCall`, `StatefulPartitionedCall` and calls by name by the b
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.graph import parse_tensor, tensor_name
 from disc_tf.frontend.opdefs import CALL_OPS, CONTROL_FLOW, READS, op_info
+from disc_tf.frontend.tfproto import serialized
 
 #: no more nodes than this are made by inlining (a chain of functions can double 60 times)
 MAX_INLINED = 1 << 18
@@ -250,6 +252,15 @@ def mentioned_functions(node: Any) -> list[str]:
         elif kind == "list":
             names.extend(fn.name for fn in value.list.func)
     return names
+
+
+def rename_changed(f: Any, prefix: str) -> str:
+    """Name a function that was changed by its content; the shapes that its arguments had are forgotten. The new name."""
+    if "_input_shapes" in f.attr:
+        del f.attr["_input_shapes"]
+    f.signature.name = ""
+    f.signature.name = f"{prefix}{hashlib.sha256(serialized(f)).hexdigest()[:12]}"
+    return f.signature.name
 
 
 def inline_calls(graph_def: Any, keep: Iterable[str] = (), limit: int = MAX_INLINED) -> Inlined:

@@ -8,11 +8,12 @@ the loop waits for, through any of its inputs.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from disc_tf.frontend.control import FUNCTIONAL
 from disc_tf.frontend.earlier_writes import EarlierWrites
+from disc_tf.frontend.functions import rename_changed
 from disc_tf.frontend.graph import fresh_name, without_nodes
 from disc_tf.frontend.opdefs import CALL_OPS
 from disc_tf.frontend.tfproto import serialized
@@ -63,6 +64,11 @@ def functions_of(node: Any) -> list[Any]:
     if node.op in ("If", "StatelessIf"):
         return [attr["then_branch"].func, attr["else_branch"].func]
     return list(attr["branches"].list.func)
+
+
+def called_by(node: Any) -> list[str]:
+    """The functions that a loop (condition, body), a branch or a call runs, by name; of other ops none."""
+    return [f.name for f in functions_of(node)] if node.op in FUNCTIONAL else []
 
 
 def first_argument(node: Any) -> int:
@@ -131,7 +137,7 @@ class _Hoist:
                 if node.op == "ReadVariableOp":
                     shapes = serialized(node.attr["_output_shapes"]) if "_output_shapes" in node.attr else b""
                     found.add(_Value(node.attr["dtype"].type, shapes))
-                elif node.op in (*LOOPS, *BRANCHES, *CALL_OPS) and p >= first_argument(node):
+                elif node.op in FUNCTIONAL and p >= first_argument(node):
                     value = self._through(node, p - first_argument(node), depth)
                     if value is not None:
                         found.add(value)
@@ -235,13 +241,9 @@ class _Hoist:
         for out in f.signature.output_arg:
             if f.ret[out.name] in readers:
                 f.ret[out.name] = readers[f.ret[out.name]]
-        if "_input_shapes" in f.attr:
-            del f.attr["_input_shapes"]
-        f.signature.name = ""
-        f.signature.name = f"{name}_read_{hashlib.sha256(serialized(f)).hexdigest()[:12]}"
-        self.new[f.signature.name] = f
-        self.made[key] = f.signature.name
-        return f.signature.name
+        new = self.made[key] = rename_changed(f, f"{name}_read_")
+        self.new[new] = f
+        return new
 
 
 def _one(found: set[_Value]) -> _Value | None:
