@@ -8,7 +8,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -26,6 +25,7 @@ from disc_tf.remote.connection import Address
 from disc_tf.remote.files import reader, writer
 from disc_tf.remote.messages import message_class
 from tests.frontend.graphs import F32, G
+from tests.server import processes
 from tests.server.harness import token_of, tokens_file
 from tests.server.test_access import make_certificates
 
@@ -116,13 +116,9 @@ class Server:
         self.token = directory / "token"
         self.token.write_text(token_of("node") + "\n")
         pair = certificates["localhost"]
-        flags = {
-            "address": "127.0.0.1:0", "data-dir": str(directory / "data"), "children": "1", "queue-limit": "1",
-            "tls-cert": pair[0], "tls-key": pair[1], "tokens": tokens_file(directory, "node"),
-        }  # fmt: skip
-        command = [sys.executable, "-m", "disc_tf_server", *(f"--{name}={value}" for name, value in flags.items())]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'server'}"}
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=self.log.open("wb"), text=True)
+        flags = ["--queue-limit", "1", "--tls-cert", pair[0], "--tls-key", pair[1], "--tokens", tokens_file(directory, "node")]
+        command = processes.command(directory / "data", *flags)
+        self.process = subprocess.Popen(command, env=processes.environment(), stdout=subprocess.PIPE, stderr=self.log.open("wb"), text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert "serving on" in line, self.log.read_text()

@@ -136,6 +136,11 @@ class Client:
         raise AssertionError(f"no error but {answer}")
 
 
+def connect(address: str, **metadata: str) -> Client:
+    """A client with its own connection and metadata."""
+    return Client(grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]), metadata, address)
+
+
 @dataclasses.dataclass
 class Front:
     """A running front end."""
@@ -148,7 +153,7 @@ class Front:
 
     def another(self, **metadata: str) -> Client:
         """A client with its own connection and metadata."""
-        return Client(grpc.aio.insecure_channel(self.service.addresses[0], [("grpc.use_local_subchannel_pool", 1)]), metadata)
+        return connect(self.service.addresses[0], **metadata)
 
     def as_(self, name: str) -> Client:
         """A client with the token of a principal (`tokens_file`)."""
@@ -199,11 +204,11 @@ async def front(
     )
     service = Service(config, backends)
     await service.start()
-    channel = grpc.aio.insecure_channel(service.addresses[0], [("grpc.use_local_subchannel_pool", 1)])
+    client = connect(service.addresses[0])
     try:
-        yield Front(service, Client(channel), store, blobs, pool)
+        yield Front(service, client, store, blobs, pool)
     finally:
-        await channel.close()
+        await client.channel.close()
         await service.end(0.0)
 
 

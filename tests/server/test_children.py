@@ -20,6 +20,7 @@ from disc_tf_server.children import ForkedChildPool
 from disc_tf_server.interfaces import ChildFailed, Job, Reason
 
 from disc_tf.remote.messages import new
+from tests.server.processes import alive
 
 HERE = str(Path(__file__).parent)
 MB = 1 << 20
@@ -214,14 +215,6 @@ def test_nothing_is_left_of_a_killed_front_end() -> None:
     while time.monotonic() < end and any(alive(pid) for pid in all_of_it):
         time.sleep(0.02)
     assert not any(alive(pid) for pid in all_of_it)
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie that nobody has reaped does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_pool_that_cannot_start_says_so() -> None:

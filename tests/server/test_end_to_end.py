@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from google.longrunning import operations_pb2
 
 from disc_tf.frontend.tfproto import message_class as graph_message
-from disc_tf.frontend.tfproto import serialized
 from disc_tf.remote.messages import message_class, new
-from tests.server.harness import Client, request, run
-
-ROOT = Path(__file__).parents[2]
-
-
-def product(prefix: str = "") -> bytes:
-    """softmax(a @ b)."""
-    graph = graph_message("GraphDef")()
-    for name in ("a", "b"):
-        node = graph.node.add(name=prefix + name, op="Placeholder")
-        node.attr["dtype"].type = 1
-        for _ in range(2):
-            node.attr["shape"].shape.dim.add(size=-1)
-    for name, op, inputs in (("m", "MatMul", ("a", "b")), ("r", "Relu", ("m",)), ("y", "Softmax", ("r",))):
-        node = graph.node.add(name=prefix + name, op=op, input=[prefix + i for i in inputs])
-        node.attr["T"].type = 1
-    return serialized(graph)
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'server'}"}
-
-
-@contextlib.asynccontextmanager
-async def server(directory: Path, *flags: str) -> AsyncIterator[tuple[Any, Client]]:
-    """The command in a process of its own: (process, client)."""
-    command = [sys.executable, "-m", "disc_tf_server", "--address", "127.0.0.1:0", "--data-dir", str(directory), "--children", "1", *flags]
-    process = await asyncio.create_subprocess_exec(
-        *command, env=environment(), stdout=asyncio.subprocess.PIPE, stderr=(directory.parent / f"{directory.name}.log").open("ab")
-    )
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), 120)  # type: ignore[union-attr]
-        address = line.decode().strip().rpartition(" ")[2]
-        assert address.startswith("127.0.0.1:"), (directory.parent / f"{directory.name}.log").read_text()
-        channel = grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-        yield process, Client(channel, address=address)
-        await channel.close()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+from tests.server.harness import request, run
+from tests.server.processes import environment, product, server
 
 
 def test_compile_and_cache(tmp_path: Path) -> None:

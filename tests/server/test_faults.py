@@ -5,90 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 from google.longrunning import operations_pb2
 
-from disc_tf.frontend.tfproto import message_class as graph_message
-from disc_tf.frontend.tfproto import serialized
 from disc_tf.remote.messages import message_class
 from tests.server.harness import request, run, until
-from tests.server.test_end_to_end import product, server
+from tests.server.processes import alive, compiling, descendants, last, long_work, product, server, started
 
 pytestmark = pytest.mark.slow
-EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
-
-
-def long_work(blocks: int = 60) -> bytes:
-    """Many products of different kinds in a row: some seconds of compiling."""
-    graph = graph_message("GraphDef")()
-    for name, dims in (("x", (-1, 64)), ("w", (64, 64))):
-        node = graph.node.add(name=name, op="Placeholder")
-        node.attr["dtype"].type = 1
-        for size in dims:
-            node.attr["shape"].shape.dim.add(size=size)
-    last = "x"
-    for i in range(blocks):
-        for op in ("MatMul", "Softmax", "Tanh", "Relu", "Exp", "Sigmoid")[: 2 + i % 5]:
-            node = graph.node.add(name=f"{op}{i}", op=op, input=[last, "w"] if op == "MatMul" else [last])
-            node.attr["T"].type = 1
-            last = node.name
-    graph.node[-1].name = "y"
-    return serialized(graph)
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """Processes below a process."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if fields[0] != "Z":
-                parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    work = [pid]
-    while work:
-        for child in parents.get(work.pop(), ()):
-            yield child
-            work.append(child)
-
-
-def compiling(process: Any) -> list[int]:
-    """The compile children, waiting ones too: what is below the template, the only child of the server."""
-    below = list(descendants(process.pid))
-    return below[1:]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (one that waits to be reaped does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-async def started(call: Any) -> list[Any]:
-    """Events until the compile reports its first phase."""
-    events = []
-    async with asyncio.timeout(60):
-        while not events or events[-1].WhichOneof("event") != "progress":
-            events.append(await call.read())
-            assert events[-1] is not EOF
-    return events
-
-
-async def last(call: Any) -> Any:
-    found = None
-    async with asyncio.timeout(120):
-        while (event := await call.read()) is not EOF:
-            found = event
-    return found
 
 
 def test_faults_of_children(tmp_path: Path) -> None:

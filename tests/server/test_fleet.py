@@ -19,8 +19,7 @@ from disc_tf.remote import Client
 from disc_tf.remote.connection import Retries
 from disc_tf.remote.messages import message_class, new
 from tests.server.harness import request, run
-from tests.server.test_end_to_end import product, server
-from tests.server.test_faults import alive, descendants, last, long_work, started
+from tests.server.processes import EOF, alive, descendants, last, long_work, product, server, started
 
 pytestmark = pytest.mark.slow
 
@@ -94,7 +93,7 @@ def test_one_of_two_front_ends_is_killed(postgres: str, tmp_path: Path) -> None:
                 watch = at_second.stream("Watch", new("WatchRequest", operation=name, after_sequence=sequence), timeout=300)
                 event: Any = None
                 seen = []
-                while (found := await watch.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                while (found := await watch.read()) is not EOF:
                     event = found
                     seen.append(event.sequence)
                 assert event.WhichOneof("event") == "result", event

@@ -23,8 +23,7 @@ from disc_tf_server.interfaces import ChildFailed, Job, Reason
 
 from disc_tf.remote.messages import message_class
 from tests.server.harness import request, run, until
-from tests.server.test_end_to_end import environment, product, server
-from tests.server.test_faults import alive, descendants, last, long_work, started
+from tests.server.processes import alive, command, descendants, environment, last, long_work, parent, product, server, started  # fmt: skip
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -54,10 +53,6 @@ def templates() -> list[int]:
             if path.name.isdigit() and b"stand_in:compile" in (path / "cmdline").read_bytes():
                 found.append(int(path.name))
     return found
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_cluster(cluster: str, tmp_path: Path) -> None:
@@ -202,8 +197,8 @@ def test_the_command_on_an_existing_cluster(monkeypatch: pytest.MonkeyPatch) -> 
                 assert await asyncio.wait_for(process.wait(), 60) == 0
                 await until(lambda: not compilers(head.pid), 30)
             monkeypatch.delenv("RAY_AUTH_MODE")
-            command = [sys.executable, "-m", "disc_tf_server", "--address", "127.0.0.1:0", "--data-dir", str(directory / "other")]
-            done = subprocess.run([*command, "--executor", address], env=environment(), capture_output=True, text=True, timeout=120)
+            other = command(directory / "other", "--executor", address)
+            done = subprocess.run(other, env=environment(), capture_output=True, text=True, timeout=120)
             assert done.returncode == 3 and "RAY_AUTH_MODE=token" in done.stderr and "Traceback" not in done.stderr
             everything = [head.pid, *descendants(head.pid)]
         await until(lambda: not any(alive(pid) for pid in everything), 20)

@@ -34,10 +34,9 @@ from disc_tf.remote.messages import message_class
 from disc_tf.remote.result import rename_artifact
 from disc_tf.runtime.artifact import unpack
 from tests.server.harness import Client as Stubs
-from tests.server.harness import failure_of, request, run, token_of, tokens_file, until
+from tests.server.harness import connect, failure_of, request, run, token_of, tokens_file, until
+from tests.server.processes import alive, descendants, long_work, server, stat
 from tests.server.real_models import KINDS, Model, differences, model
-from tests.server.test_end_to_end import server
-from tests.server.test_faults import alive, descendants, long_work
 
 pytestmark = pytest.mark.slow
 
@@ -274,8 +273,7 @@ async def load(process: Any, stubs: Stubs, seconds: float, tally: Tally) -> None
                 await asyncio.sleep(own.expovariate(1 / 10))
 
     async def hostile(number: int, own: random.Random) -> None:
-        channel = grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-        client = Stubs(channel, {"authorization": f"Bearer {token_of('hostile')}"})
+        client = connect(address, authorization=f"Bearer {token_of('hostile')}")
         names = list(HOSTILE)
         try:
             while time.monotonic() < end:
@@ -288,7 +286,7 @@ async def load(process: Any, stubs: Stubs, seconds: float, tally: Tally) -> None
                     tally.wrong.append(f"{what}: {reason}")
                 await asyncio.sleep(own.expovariate(1.0))
         finally:
-            await channel.close()
+            await client.channel.close()
 
     async def measure() -> None:
         while time.monotonic() < end:
@@ -306,7 +304,7 @@ async def load(process: Any, stubs: Stubs, seconds: float, tally: Tally) -> None
 
 
 def processor_seconds(pid: int) -> float:
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    user, system = stat(pid)[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 

@@ -21,7 +21,7 @@ from disc_tf.runtime.artifact import unpack
 from disc_tf.testing.tf_case import tensorflow
 from tests.runtime.signed import trusting
 from tests.server.harness import run
-from tests.server.test_end_to_end import product, server
+from tests.server.processes import product, server
 
 
 @pytest.fixture(scope="module")
