@@ -9,6 +9,7 @@ import pytest
 
 from disc_tf.cli import main
 from disc_tf.optimizer import optimize_graph_def
+from disc_tf.options import Options
 from disc_tf.remote.compile import compile_skeleton
 from disc_tf.remote.files import SeveralRequests, reader, writer
 from disc_tf.remote.merge import ResultError
@@ -73,13 +74,15 @@ def small() -> G:
     return g
 
 
-def asked_by(put: Any, g: G, outputs: list[str]) -> None:
+def asked_by(put: Any, g: G, outputs: list[str], settings: Options = SETTINGS) -> None:
+    """Gives ``put`` what is asked for a graph, and stops there."""
+
     def keep(loaded: Any, request: Any) -> Any:
         put(loaded, request)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        optimize_graph_def(g.proto, outputs, SETTINGS, elsewhere=keep)
+        optimize_graph_def(g.proto, outputs, settings, elsewhere=keep)
 
 
 def test_answers_that_are_not_taken(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from disc_tf.remote.connection import Address
 from disc_tf.remote.files import reader, writer
 from disc_tf.remote.messages import message_class
 from tests.frontend.graphs import F32, G
+from tests.remote.test_files import asked_by
 from tests.server import processes
 from tests.server.harness import token_of, tokens_file
 from tests.server.test_access import make_certificates
@@ -196,14 +196,9 @@ def perceptron(width: int = 3, ops: int = 1) -> G:
 
 def request_file(path: Path, g: G) -> str:
     """The request of a graph, as `disc-tf optimize --remote-dry-run --remote-request` writes it."""
-    put = writer(lambda data: [path.write_bytes(data)].clear())
-
-    def stop(loaded: Any, request: Any) -> Any:
-        put(loaded, request)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        optimize_graph_def(g.proto, ["y"], SETTINGS, elsewhere=stop)
+    asked: list[bytes] = []
+    asked_by(writer(asked.append), g, ["y"], SETTINGS)
+    path.write_bytes(asked[0])
     return str(path)
 
 
