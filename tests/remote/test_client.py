@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -174,22 +175,40 @@ def then(*steps: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any
     return step
 
 
-@pytest.fixture
-def service() -> Iterator[Scripted]:
-    scripted = Scripted()
-    server = grpc.server(futures.ThreadPoolExecutor(64))
+@contextlib.contextmanager
+def served(
+    service: Scripted, seen: Callable[[bytes], object] = lambda _data: None, interceptors: Sequence[grpc.ServerInterceptor] = ()
+) -> Iterator[Any]:
+    """A server of it; ``seen`` is given each request as it arrives."""
+    server = grpc.server(futures.ThreadPoolExecutor(64), interceptors=interceptors)
+
+    def parser(request: str) -> Callable[[bytes], Any]:
+        def parse(data: bytes) -> Any:
+            seen(data)
+            return message_class(request).FromString(data)
+
+        return parse
+
     for name in ("Optimizer", "ContentStore"):
         handlers = {}
         for method, (owner, request, response, many_in, many_out) in METHODS.items():
             if owner == name:
                 kind = f"{'stream' if many_in else 'unary'}_{'stream' if many_out else 'unary'}_rpc_method_handler"
-                parse, serialize = message_class(request).FromString, message_class(response).SerializeToString
-                handlers[method] = getattr(grpc, kind)(getattr(scripted, method), parse, serialize)
+                serialize = message_class(response).SerializeToString
+                handlers[method] = getattr(grpc, kind)(getattr(service, method), parser(request), serialize)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{PACKAGE}.{name}", handlers),))
-    scripted.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"  # type: ignore[attr-defined]
+    service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"  # type: ignore[attr-defined]
     server.start()
-    yield scripted
-    server.stop(None).wait()
+    try:
+        yield service
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def service() -> Iterator[Scripted]:
+    with served(Scripted()) as scripted:
+        yield scripted
 
 
 def optimized(service: Any, **arguments: Any) -> OptimizeResult:

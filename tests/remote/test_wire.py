@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -12,46 +11,25 @@ import numpy as np
 import pytest
 
 from disc_tf.cli import main
-from disc_tf.remote.connection import METHODS
-from disc_tf.remote.messages import PACKAGE, message_class
 from disc_tf.serving.protos import serving
 from disc_tf.serving.tensors import to_proto
 from disc_tf.serving.warmup import WARMUP_FILE
-from tests.remote.test_client import Scripted
+from tests.remote.test_client import Scripted, served
 from tests.remote.test_skeleton import FLOAT, INT, WORD, is_in
 
 pytestmark = pytest.mark.slow  # processes that run the model
 
 
 class Recorder:
-    """A service that keeps what it is sent: serialized requests, and the metadata of calls."""
+    """A service, and what it is sent: serialized requests, and the metadata of calls."""
 
     def __init__(self) -> None:
         self.service = Scripted()
         self.wire: list[bytes] = []
-        self._server = grpc.server(futures.ThreadPoolExecutor(8), interceptors=[_Metadata(self.wire)])
-        for name in ("Optimizer", "ContentStore"):
-            handlers = {m: self._handler(m) for m, (owner, *_) in METHODS.items() if owner == name}
-            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"{PACKAGE}.{name}", handlers),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        self._server.start()
-
-    def _handler(self, method: str) -> Any:
-        _, request, response, many_in, many_out = METHODS[method]
-        kind = f"{'stream' if many_in else 'unary'}_{'stream' if many_out else 'unary'}_rpc_method_handler"
-
-        def parse(data: bytes) -> Any:
-            self.wire.append(data)
-            return message_class(request).FromString(data)
-
-        return getattr(grpc, kind)(getattr(self.service, method), parse, message_class(response).SerializeToString)
 
     def received(self) -> bytes:
         """All of it, content of uploads unpacked."""
         return b"\0".join([*self.wire, *self.service.blobs.values()])
-
-    def close(self) -> None:
-        self._server.stop(None).wait()
 
 
 class _Metadata(grpc.ServerInterceptor):
@@ -67,8 +45,8 @@ class _Metadata(grpc.ServerInterceptor):
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
     made = Recorder()
-    yield made
-    made.close()
+    with served(made.service, made.wire.append, [_Metadata(made.wire)]):
+        yield made
 
 
 def secret_model(path: Path) -> None:
@@ -109,7 +87,7 @@ def test_nothing_of_a_saved_model_travels(recorder: Recorder, tmp_path: Path, ca
     secret_model(source)
     everything = b"".join(p.read_bytes() for p in source.rglob("*") if p.is_file())
     assert {"float", "int", "word"} <= set(is_in(everything)), "the search finds what is there"
-    command = ["optimize", str(source), "-o", str(made), "--remote", recorder.address, "--target", "native", "--no-timing"]
+    command = ["optimize", str(source), "-o", str(made), "--remote", recorder.service.address, "--target", "native", "--no-timing"]
     assert main([*command, "--report", str(report), "--min-cluster-size", "1"]) == 0, capfd.readouterr().err
     assert '"source": "warm' in report.read_text(), "the record was replayed at home"
     sent = recorder.received()
