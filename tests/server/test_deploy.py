@@ -57,6 +57,10 @@ def kubernetes_settings(tmp_path: Path) -> ServerConfig:
     return settings(manifests()["ConfigMap"]["data"]["server.toml"], tmp_path)
 
 
+def compose_settings(tmp_path: Path) -> ServerConfig:
+    return settings((DEPLOY / "compose" / "server.toml").read_text(), tmp_path)
+
+
 def compose() -> Any:
     return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 
@@ -66,7 +70,7 @@ def front_ends() -> dict[str, Any]:
 
 
 def test_the_settings_are_the_servers(tmp_path: Path) -> None:
-    for config in (kubernetes_settings(tmp_path), settings((DEPLOY / "compose" / "server.toml").read_text(), tmp_path)):
+    for config in (kubernetes_settings(tmp_path), compose_settings(tmp_path)):
         assert config.require_sandbox and config.tls_cert and config.tokens and config.signing_key
         assert config.operations.startswith("postgresql://") and config.blobs.startswith("s3://")
         assert config.children > 0, "a container sees its machine's processors, not those that it gets"
@@ -119,9 +123,9 @@ def test_ports_probes_and_times(tmp_path: Path) -> None:
     pause = one["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pod()["terminationGracePeriodSeconds"] >= pause + config.drain + 15
     assert one["startupProbe"]["periodSeconds"] * one["startupProbe"]["failureThreshold"] >= 60
-    for name in front_ends():
-        own = settings((DEPLOY / "compose" / "server.toml").read_text(), tmp_path)
-        assert int(front_ends()[name]["stop_grace_period"].rstrip("s")) >= own.drain + 15
+    own = compose_settings(tmp_path)
+    for service in front_ends().values():
+        assert int(service["stop_grace_period"].rstrip("s")) >= own.drain + 15
     allowed = {p["port"] for rule in manifests()["NetworkPolicy"]["spec"]["ingress"] for p in rule["ports"]}
     assert allowed == {ports["grpc"], ports["metrics"]}
 
@@ -132,7 +136,7 @@ def test_memory_and_processors(tmp_path: Path) -> None:
     assert quantity(limits["memory"]) >= config.children * config.child_memory + FRONT_END
     assert quantity(limits["memory"]) == quantity(container()["resources"]["requests"]["memory"])
     assert quantity(limits["cpu"]) >= config.children + 1 and quantity(container()["resources"]["requests"]["cpu"]) >= config.children
-    own = settings((DEPLOY / "compose" / "server.toml").read_text(), tmp_path)
+    own = compose_settings(tmp_path)
     for service in front_ends().values():
         assert size(service["mem_limit"]) >= own.children * own.child_memory + FRONT_END and service["cpus"] >= own.children
     (metric,) = manifests()["HorizontalPodAutoscaler"]["spec"]["metrics"]
@@ -165,7 +169,7 @@ def test_every_file_is_mounted(tmp_path: Path) -> None:
     for service in file["services"].values():
         assert set(service.get("secrets", [])) <= file["secrets"].keys()
         assert {c["source"] for c in service.get("configs", [])} <= file["configs"].keys()
-    for path in paths(settings((DEPLOY / "compose" / "server.toml").read_text(), tmp_path)):
+    for path in paths(compose_settings(tmp_path)):
         assert path.removeprefix("/run/secrets/") in front_ends()["server-1"]["secrets"], path
     for given in file["configs"].values():
         assert (DEPLOY / "compose" / given["file"]).is_file()
