@@ -9,22 +9,21 @@ from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import constant_ints
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.convolution import Padding, paddings
+from disc_tf.lowering.convolution import Padding
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
-from disc_tf.lowering.pool_grads import LAST, pooling_window
+from disc_tf.lowering.pool_grads import LAST, check_shape, flat_index, max_pool_geometry
 from disc_tf.lowering.registry import NUMBERS, lowering
 from disc_tf.lowering.rows import take
-from disc_tf.lowering.shapes import invalid
 
 _I32, _I64 = DType.I32, DType.I64
 #: the position of nothing
 _NOWHERE = 2**31 - 1
 
 
-def _number(ctx: LoweringContext, d: Dim, dims: Sequence[Dim], dtype: DType = _I32) -> Value:
-    return ctx.broadcast_to(ctx.dim(d, dtype), dims)
+def _number(ctx: LoweringContext, d: Dim, dims: Sequence[Dim]) -> Value:
+    return ctx.broadcast_to(ctx.dim(d, _I32), dims)
 
 
 def _inside(ctx: LoweringContext, at: Value, extent: Dim) -> Value:
@@ -49,25 +48,6 @@ def _all(ctx: LoweringContext, along: Sequence[Value], dims: Sequence[Dim], offs
         out = spread if out is None else b.and_(out, spread)
     assert out is not None
     return out
-
-
-def _geometry(
-    ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Sequence[int], strides: Sequence[int], rank: int
-) -> tuple[tuple[int, ...], tuple[int, ...], list[Padding], tuple[Dim, ...]]:  # fmt: skip
-    """Window, strides, paddings, and the dims of the pooled tensor, to which ``y`` has been checked."""
-    for v in (x, y, grad):
-        if v.rank != rank:
-            raise invalid(f"operands of {node.op} must be {rank}-dimensional: {v.type}")
-    window, steps = pooling_window(node, ksize, strides, rank)
-    pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1,) * (rank - 2), False)
-    pooled = (x.dims[0], *(p.out for p in pads), x.dims[-1])
-    _check_shape(ctx, "orig_output", y, pooled)
-    return window, steps, pads, pooled
-
-
-def _check_shape(ctx: LoweringContext, name: str, v: Value, wanted: Sequence[Dim]) -> None:
-    for have, want in zip(v.dims, wanted, strict=True):
-        ctx.check_dims_eq(have, want, message=f"Expected {name} shape to be {[str(d) for d in wanted]}, but got {v.type}")
 
 
 # ---- of the data -------------------------------------------------------------------------------------------------------
@@ -101,8 +81,8 @@ def max_pool_3d_grad(ctx: LoweringContext, node: NodeView, x: Value, y: Value, g
     f32."""
     if grad.dtype != x.dtype:
         raise Unsupported("DTYPE", f"{node.op} of {grad.dtype} over {x.dtype}: TF has no CPU kernel")
-    window, steps, pads, pooled = _geometry(ctx, node, x, y, grad, node.ints("ksize"), node.ints("strides"), 5)
-    _check_shape(ctx, "grad", grad, pooled)
+    window, steps, pads, pooled = max_pool_geometry(ctx, node, x, y, grad, node.ints("ksize"), node.ints("strides"), 5)
+    check_shape(ctx, "grad", grad, pooled)
     b, extents = ctx.b, x.dims[1:-1]
     if any(p.out == 0 for p in pads):
         return ctx.full(0, x.dtype, x.dims)
@@ -135,8 +115,8 @@ def max_pool_3d_grad(ctx: LoweringContext, node: NodeView, x: Value, y: Value, g
 def _grad_grad(
     ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Sequence[int], strides: Sequence[int], rank: int
 ) -> Value:  # fmt: skip
-    window, steps, pads, pooled = _geometry(ctx, node, x, y, grad, ksize, strides, rank)
-    _check_shape(ctx, "grad", grad, x.dims)
+    window, steps, pads, pooled = max_pool_geometry(ctx, node, x, y, grad, ksize, strides, rank)
+    check_shape(ctx, "grad", grad, x.dims)
     if rank == 5:
         for name, dims in (("tensor_in", x.dims), ("tensor_out", pooled)):
             for d in dims:
@@ -154,8 +134,7 @@ def _grad_grad(
     along = [b.select(is_in, at, 0) for is_in, at in zip(inside, along, strict=True)]
     dims = (*(p.out for p in pads), *(Dim.of(k) for k in window))
     place = _place(ctx, along, extents, dims)
-    area = product(extents)
-    seen = take(ctx, b.reshape(x, (x.dims[0], area, x.dims[-1])), place, 1)
+    seen = take(ctx, b.reshape(x, (x.dims[0], product(extents), x.dims[-1])), place, 1)
     axes = tuple(range(1 + spatial, 1 + 2 * spatial))
     top = b.broadcast_in_dim(y, seen.dims, (*range(spatial + 1), seen.rank - 1))
     hit = b.and_(b.compare(seen, top, "EQ"), _all(ctx, inside, seen.dims, 1))
@@ -163,9 +142,7 @@ def _grad_grad(
     # Positions ascend within a window: the least is the first that is equal.
     first = ctx.reduce(at, axes, "minimum", ctx.scalar(_NOWHERE, _I32))
     found = b.compare(first, _NOWHERE, "LT")
-    flat = b.convert(b.select(found, first, 0), _I64)
-    flat = b.add(flat, b.multiply(b.iota(_I64, pooled, 0), _number(ctx, area, pooled, _I64)))
-    flat = b.add(b.multiply(flat, _number(ctx, x.dims[-1], pooled, _I64)), b.iota(_I64, pooled, rank - 1))
+    flat = flat_index(ctx, b.convert(b.select(found, first, 0), _I64), x, batch=True)
     out = take(ctx, b.reshape(grad, (product(x.dims),)), flat, 0)
     return b.select(found, out, 0)
 

@@ -22,13 +22,32 @@ from disc_tf.lowering.shapes import invalid
 LAST = "channels last"
 
 
-def pooling_window(node: NodeView, ksize: Sequence[int], strides: Sequence[int], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _window(node: NodeView, ksize: Sequence[int], strides: Sequence[int], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Window and strides of the spatial axes, channels last."""
     if node.attr("data_format", "NHWC" if rank == 4 else "NDHWC") not in ("NHWC", "NDHWC"):
         raise Unsupported("ATTR", f"{node.op} with data_format {node.attr('data_format')}: TF has no CPU kernel")
     views = [NodeView(node.name, node.op, (), {"list": list(v)}) for v in (ksize, strides)]
     window, steps = (spatial_ints(v, "list", rank - 2, False) for v in views)
     return window, steps
+
+
+def check_shape(ctx: LoweringContext, name: str, v: Value, wanted: Sequence[Dim]) -> None:
+    for have, want in zip(v.dims, wanted, strict=True):
+        ctx.check_dims_eq(have, want, message=f"Expected {name} shape to be {[str(d) for d in wanted]}, but got {v.type}")
+
+
+def max_pool_geometry(
+    ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Sequence[int], strides: Sequence[int], rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...], list[Padding], tuple[Dim, ...]]:  # fmt: skip
+    """Window, strides, paddings, and the dims of the pooled tensor, to which ``y`` has been checked."""
+    for v in (x, y, grad):
+        if v.rank != rank:
+            raise invalid(f"operands of {node.op} must be {rank}-dimensional: {v.type}")
+    window, steps = _window(node, ksize, strides, rank)
+    pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1,) * (rank - 2), False)
+    pooled = (x.dims[0], *(p.out for p in pads), x.dims[-1])
+    check_shape(ctx, "orig_output", y, pooled)
+    return window, steps, pads, pooled
 
 
 def _argmax(
@@ -58,14 +77,14 @@ def _argmax(
     return found[0], found[1]
 
 
-def _flat_index(ctx: LoweringContext, position: Value, x: Value, batch: bool) -> Value:
+def flat_index(ctx: LoweringContext, position: Value, x: Value, batch: bool) -> Value:
     """``(position * channels + channel)``, plus the image's place in the batch."""
     b, dims = ctx.b, position.dims
 
     def number(d: Dim) -> Value:
         return ctx.broadcast_to(ctx.dim(d), dims)
 
-    out = b.add(b.multiply(position, number(x.dims[3])), b.iota(DType.I64, dims, 3))
+    out = b.add(b.multiply(position, number(x.dims[-1])), b.iota(DType.I64, dims, x.rank - 1))
     if batch:
         out = b.add(out, b.multiply(b.iota(DType.I64, dims, 0), number(product(x.dims[1:]))))
     return out
@@ -78,28 +97,21 @@ def max_pool_with_argmax(ctx: LoweringContext, node: NodeView, x: Value) -> list
         raise invalid(f"tensor_in must be 4-dimensional: {x.type}")
     for d in x.dims:
         ctx.check_dim_cond(d, "GT", 0, message="tensor_in must not be empty")
-    window, steps = pooling_window(node, node.ints("ksize"), node.ints("strides"), 4)
+    window, steps = _window(node, node.ints("ksize"), node.ints("strides"), 4)
     pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1, 1), False)
     value, position = _argmax(ctx, x, window, steps, pads)
-    index = _flat_index(ctx, position, x, bool(node.attr("include_batch_in_index", False)))
+    index = flat_index(ctx, position, x, bool(node.attr("include_batch_in_index", False)))
     return [value, convert(ctx, index, node.dtype("Targmax", DType.I64))]
 
 
 def _max_pool_grad(
     ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Sequence[int], strides: Sequence[int]
 ) -> Value:  # fmt: skip
-    for v in (x, y, grad):
-        if v.rank != 4:
-            raise invalid(f"operands of {node.op} must be 4-dimensional: {v.type}")
-    window, steps = pooling_window(node, ksize, strides, 4)
-    pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1, 1), False)
-    wanted = (x.dims[0], *(p.out for p in pads), x.dims[3])
-    for name, v in (("orig_output", y), ("grad", grad)):
-        for have, want in zip(v.dims, wanted, strict=True):
-            ctx.check_dims_eq(have, want, message=f"Expected {name} shape to be {[str(d) for d in wanted]}, but got {v.type}")
+    window, steps, pads, wanted = max_pool_geometry(ctx, node, x, y, grad, ksize, strides, 4)
+    check_shape(ctx, "grad", grad, wanted)
     grad = ctx.cast_dims(grad, wanted)
     _, position = _argmax(ctx, x, window, steps, pads)
-    index = ctx.b.reshape(_flat_index(ctx, position, x, True), (product(wanted), 1))
+    index = ctx.b.reshape(flat_index(ctx, position, x, True), (product(wanted), 1))
     (out,) = ctx.b.scatter(
         [ctx.full(0, grad.dtype, (product(x.dims),))], index, [ctx.b.reshape(grad, (product(wanted),))], "add",
         update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
@@ -132,12 +144,11 @@ def avg_pool_grad(ctx: LoweringContext, node: NodeView, shape: Value, grad: Valu
     for d in dims:
         ctx.check_dim_cond(d, "GE", 0, message="orig_input_shape must be non-negative")
     dims = [ctx.plain_dim(d) for d in dims]
-    window, steps = pooling_window(node, node.ints("ksize"), node.ints("strides"), rank)
+    window, steps = _window(node, node.ints("ksize"), node.ints("strides"), rank)
     refuse_centred(node, rank - 2, window, steps)
     pads = paddings(ctx, node, dims[1:-1], window, steps, (1,) * (rank - 2), False)
     wanted = (dims[0], *(p.out for p in pads), dims[-1])
-    for have, want in zip(grad.dims, wanted, strict=True):
-        ctx.check_dims_eq(have, want, message=f"Expected grad shape to be {[str(d) for d in wanted]}, but got {grad.type}")
+    check_shape(ctx, "grad", grad, wanted)
     b = ctx.b
     part = widen(ctx, ctx.cast_dims(grad, wanted))
     part = b.divide(part, window_elements(ctx, part, dims[1:-1], window, steps, pads))
