@@ -9,8 +9,8 @@ from disc_tf.ir.dims import Dim, product
 from disc_tf.ir.types import DType
 from disc_tf.lowering.content import bind_run_time, element_dims
 from disc_tf.lowering.context import LoweringContext
-from disc_tf.lowering.crops import Image, crop_positions, number
-from disc_tf.lowering.errors import Status, Unsupported
+from disc_tf.lowering.crops import Image, check_picks, crop_positions, number, pixel, within
+from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert
 from disc_tf.lowering.registry import NUMBERS, lowering
@@ -36,8 +36,7 @@ class _Crops:
         ctx.check_dims_eq(box_ind.dims[0], count, message="box_index has incompatible shape")
         ctx.check_dims_eq(grads.dims[0], count, message="boxes and grads have incompatible shape")
         boxes, box_ind = ctx.cast_dims(boxes, (count, 4)), ctx.cast_dims(box_ind, (count,))
-        within = b.compare(box_ind, number(ctx, image[0], DType.I32, (count,)), "LT")
-        ctx.check(b.and_(b.compare(box_ind, 0, "GE"), within), Status.OUT_OF_RANGE, "box_index has values outside [0, batch_size)")
+        check_picks(ctx, box_ind, image[0])
         self.ctx = ctx
         self.dims = (count, *grads.dims[1:3])
         self.extents = image[1:3]
@@ -47,10 +46,7 @@ class _Crops:
             crop_positions(ctx, column(ctx, boxes, axis), column(ctx, boxes, axis + 2), extent, size, ratio)
             for axis, (extent, size) in enumerate(zip(self.extents, self.dims[1:], strict=True))
         ]
-        inside = [
-            b.and_(b.compare(v, 0, "GE"), b.compare(v, number(ctx, extent - 1, _F32, v.dims), "LE"))
-            for v, extent in zip(self.at, self.extents, strict=True)
-        ]
+        inside = [within(ctx, v, extent) for v, extent in zip(self.at, self.extents, strict=True)]
         #: whether a pixel lies in the image (not where a box is NaN), of `dims`
         self.inside = b.and_(*(self.spread(v, axis) for axis, v in enumerate(inside)))
 
@@ -97,9 +93,7 @@ def crop_and_resize_grad_image(
 
     def row(y: Value, x: Value) -> Value:
         """Row of the image's pixels, outside of them all where there is no source."""
-        at = b.add(b.multiply(crops.images, number(ctx, height, _I64, crops.dims)), y)
-        at = b.add(b.multiply(at, number(ctx, width, _I64, crops.dims)), x)
-        return b.select(crops.inside, at, -1)
+        return b.select(crops.inside, pixel(ctx, crops.images, y, x, height, width), -1)
 
     if method == "nearest":
         near = [crops.places(b.round_nearest_afz, axis) for axis in range(2)]

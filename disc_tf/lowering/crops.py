@@ -29,6 +29,26 @@ def number(ctx: LoweringContext, d: Dim, dtype: DType, dims: tuple[Dim, ...]) ->
     return ctx.broadcast_to(convert(ctx, ctx.dim(d), dtype), dims)
 
 
+def pixel(ctx: LoweringContext, image: Value, y: Value, x: Value, height: Dim, width: Dim) -> Value:
+    """Which of all the images' pixels lies at a position, i64."""
+    b, dims = ctx.b, y.dims
+    row = b.add(b.multiply(image, number(ctx, height, _I64, dims)), y)
+    return b.add(b.multiply(row, number(ctx, width, _I64, dims)), x)
+
+
+def within(ctx: LoweringContext, v: Value, extent: Dim) -> Value:
+    """Whether positions in f32 lie in the image."""
+    return ctx.b.and_(ctx.b.compare(v, 0, "GE"), ctx.b.compare(v, number(ctx, extent - 1, _F32, v.dims), "LE"))
+
+
+def check_picks(ctx: LoweringContext, box_ind: Value, batch: Dim) -> None:
+    """Require that each box is of an image that is there."""
+    b = ctx.b
+    inside = b.compare(box_ind, number(ctx, batch, DType.I32, box_ind.dims), "LT")
+    inside = b.and_(b.compare(box_ind, 0, "GE"), inside)
+    ctx.check(inside, Status.OUT_OF_RANGE, "box_index has values outside [0, batch_size)")
+
+
 class Image:
     """An image read at ``[n, height, width]`` positions: rows of its channels."""
 
@@ -39,10 +59,7 @@ class Image:
 
     def at(self, image: Value, y: Value, x: Value) -> Value:
         """``[n, height, width, channels]`` for i64 positions ``[n, height, width]``."""
-        b, dims = self.ctx.b, y.dims
-        row = b.add(b.multiply(image, number(self.ctx, self.height, _I64, dims)), y)
-        place = b.add(b.multiply(row, number(self.ctx, self.width, _I64, dims)), x)
-        return take(self.ctx, self.pixels, place, 0)
+        return take(self.ctx, self.pixels, pixel(self.ctx, image, y, x, self.height, self.width), 0)
 
 
 # ---- CropAndResize -----------------------------------------------------------------------------------------------------
@@ -88,9 +105,7 @@ def crop_and_resize(ctx: LoweringContext, node: NodeView, image: Value, boxes: V
     rows, columns = _size(ctx, crop_size, "crop dimensions must be positive")
     boxes, box_ind = ctx.cast_dims(boxes, (count, 4)), ctx.cast_dims(box_ind, (count,))
     b = ctx.b
-    inside = b.compare(box_ind, number(ctx, batch, DType.I32, (count,)), "LT")
-    inside = b.and_(b.compare(box_ind, 0, "GE"), inside)
-    ctx.check(inside, Status.OUT_OF_RANGE, "box_index has values outside [0, batch_size)")
+    check_picks(ctx, box_ind, batch)
     ctx.check(b.is_finite(boxes), message="Boxes contains at least one element that is not finite")
     y = crop_positions(ctx, column(ctx, boxes, 0), column(ctx, boxes, 2), height, rows)
     x = crop_positions(ctx, column(ctx, boxes, 1), column(ctx, boxes, 3), width, columns)
@@ -98,9 +113,6 @@ def crop_and_resize(ctx: LoweringContext, node: NodeView, image: Value, boxes: V
     crop = (*dims, image.dims[3])
     images = b.broadcast_in_dim(b.convert(box_ind, _I64), dims, (0,))
     source = Image(ctx, image)
-
-    def within(v: Value, extent: Dim) -> Value:
-        return b.and_(b.compare(v, 0, "GE"), b.compare(v, number(ctx, extent - 1, _F32, v.dims), "LE"))
 
     def read(at_y: Value, at_x: Value) -> Value:
         places = [b.broadcast_in_dim(b.convert(v, _I64), dims, (0, axis)) for v, axis in ((at_y, 1), (at_x, 2))]
@@ -121,7 +133,7 @@ def crop_and_resize(ctx: LoweringContext, node: NodeView, image: Value, boxes: V
         top = lerp(read(floors[0], floors[1]), read(floors[0], ceils[1]), share_x)
         bottom = lerp(read(ceils[0], floors[1]), read(ceils[0], ceils[1]), share_x)
         out = lerp(top, bottom, share_y)
-    valid = b.and_(*(b.broadcast_in_dim(within(v, e), crop, (0, axis)) for v, e, axis in ((y, height, 1), (x, width, 2))))
+    valid = b.and_(*(b.broadcast_in_dim(within(ctx, v, e), crop, (0, axis)) for v, e, axis in ((y, height, 1), (x, width, 2))))
     return b.select(valid, out, ctx.full(float(node.attr("extrapolation_value", 0.0)), _F32, crop))
 
 
