@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from disc_tf.frontend.rewrite import LAUNCH_OP
+from disc_tf.frontend.rewrite import launch_nodes
 from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model
 from disc_tf.optimizer import Compiled, Elsewhere
 from disc_tf.options import Options
@@ -142,9 +142,7 @@ def _refuse_no_text(path: Path) -> None:
 
 def _refuse_ours(source: Path, message: Any) -> None:
     """`SavedModelError` for a model with our code in it, whoever saved it: what is restored of the result would not be an original."""
-    graphs = [meta.graph_def for meta in message.meta_graphs]
-    bodies = [*(g.node for g in graphs), *(f.node_def for g in graphs for f in g.library.function)]
-    if read_marker(source) is not None or any(n.op == LAUNCH_OP for body in bodies for n in body):
+    if read_marker(source) is not None or any(launch_nodes(message)):
         raise SavedModelError(f"{source} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
 
 
