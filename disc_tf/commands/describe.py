@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from disc_tf.commands.common import OK
 from disc_tf.commands.signers import ORIGIN, UNSIGNED, Signers
-from disc_tf.frontend.rewrite import launch_nodes
 
 
 def describe(args: argparse.Namespace, message: Any) -> int:
@@ -18,19 +18,17 @@ def describe(args: argparse.Namespace, message: Any) -> int:
 
     described = describe_optimized(message)
     signers = Signers(args.trust_file)
-    found = {name: signers.describe(node.attr["executable"].s) for name, node in launch_nodes(message)}
+    found = signers.of(message)
     for entry in described["clusters"]:
         one = found[entry["node"]]
-        entry |= {"signature": one["signature"], "trusted": one["trusted"], "signature_text": signers.text(one)}
-    text = _describe_text(described)
-    for entry in described["clusters"]:
-        del entry["signature_text"]
-    print(json.dumps(described, indent=2) if args.json else text)
+        entry |= {"signature": one["signature"], "trusted": one["trusted"]}
+    signatures = {name: signers.text(one) for name, one in found.items()}
+    print(json.dumps(described, indent=2) if args.json else _describe_text(described, signatures))
     signers.require(args.input, found)
     return OK
 
 
-def _describe_text(described: dict[str, Any]) -> str:
+def _describe_text(described: dict[str, Any], signatures: Mapping[str, str]) -> str:
     lines = ["an optimised graph: it contains native code, load it only if you trust where it comes from"]
     for c in described["clusters"]:
         if "error" in c:
@@ -39,7 +37,7 @@ def _describe_text(described: dict[str, Any]) -> str:
         lines.append(
             f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
             f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}; "
-            f"{c['signature_text']}"
+            f"{signatures[c['node']]}"
         )
     if any(c["signature"] != UNSIGNED for c in described["clusters"]):
         lines.append(ORIGIN)

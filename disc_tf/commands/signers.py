@@ -64,6 +64,10 @@ class Signers:
             except TrustError as e:
                 raise CommandError(f"--trust-file: {e}", USAGE) from e
 
+    def of(self, message: Any) -> dict[str, dict[str, Any]]:
+        """What `describe` finds of each launch of a GraphDef or SavedModel message, by `launch_nodes`' name."""
+        return {name: self.describe(node.attr["executable"].s) for name, node in launch_nodes(message)}
+
     def describe(self, data: bytes) -> dict[str, Any]:
         """``signature``: who says to have signed; ``trusted``: None where nothing was checked; ``why``: why it is not."""
         from disc_tf.remote.trust import TrustError, describe_signature
@@ -72,7 +76,8 @@ class Signers:
             artifact: Artifact = unpack(data)
         except ArtifactError as e:
             return {"signature": f"cannot be read: {e}", "trusted": None if self._policy is None else False, "why": str(e)}
-        found: dict[str, Any] = {"signature": describe_signature(artifact.signed), "trusted": None, "why": ""}
+        signature = UNSIGNED if artifact.signed is None else describe_signature(artifact.signed)
+        found: dict[str, Any] = {"signature": signature, "trusted": None, "why": ""}
         if self._policy is not None:
             try:
                 self._policy.check_code(artifact)
@@ -88,7 +93,7 @@ class Signers:
         return f"{found['signature']}, by {self._file}" if found["trusted"] else f"NOT TRUSTED: {found['why']}"
 
     def require(self, path: str, found: dict[str, dict[str, Any]]) -> None:
-        """`CommandError` for the first launch that the trust file does not cover; ``found``: what `describe` found, by node."""
+        """`CommandError` for the first launch that the trust file does not cover; ``found``: what `of` found."""
         for name, one in found.items():
             if one["trusted"] is False:
                 raise CommandError(f"{path}: {name} is not trusted: {one['why']}", VERIFY_FAILED)
@@ -104,7 +109,7 @@ def signers_of(path: str, trust_file: str) -> tuple[Signers, dict[str, dict[str,
         message = read_saved_model(path) if Path(path).is_dir() else read_graph(path)
     except SavedModelError as e:
         raise CommandError(str(e)) from e
-    return signers, {name: signers.describe(node.attr["executable"].s) for name, node in launch_nodes(message)}
+    return signers, signers.of(message)
 
 
 def summary(signers: Signers, found: dict[str, dict[str, Any]]) -> list[str]:

@@ -206,10 +206,8 @@ def signed_by(final: Any) -> SignedStatement | None:
     return SignedStatement(final.signature.statement, final.signature.signature)
 
 
-def describe_signature(signed: SignedStatement | None) -> str:
+def describe_signature(signed: SignedStatement) -> str:
     """Who says to have signed, and until when; nothing is checked."""
-    if signed is None:
-        return "not signed"
     try:
         statement = _statement(signed.statement)
     except TrustError as e:
