@@ -14,6 +14,7 @@ from disc_tf.commands.unused import refuse
 
 if TYPE_CHECKING:
     from disc_tf.optimizer import Elsewhere
+    from disc_tf.remote.trust import TrustPolicy
 
 _FLAGS = (
     ("--remote-ca", "ca", "FILE", "certificate authority of the server (PEM); switches TLS on"),
@@ -103,12 +104,12 @@ def compiling(args: argparse.Namespace, say: Callable[[str], None]) -> Iterator[
         from disc_tf.remote.connection import Address
         from disc_tf.remote.errors import RemoteError
         from disc_tf.remote.merge import ResultError
-        from disc_tf.remote.trust import TrustError, TrustPolicy
+        from disc_tf.remote.trust import TrustError
     except ImportError as e:
         raise CommandError(f"--remote needs more packages ({e.name}): pip install 'disc-tf[remote]'", USAGE) from e
     fields = {field: getattr(args, _dest(flag)) for flag, field, _, _ in _FLAGS}
     try:
-        trust = TrustPolicy.from_file(file) if (file := _trust_file(args)) else None
+        trust = _policy(args)
         address = Address(args.remote, tls=args.remote_tls, **fields)
         client = Client(address, timeout=args.remote_timeout, full=args.remote_full, trust=trust)
     except (OSError, ValueError, TrustError) as e:
@@ -123,9 +124,12 @@ def compiling(args: argparse.Namespace, say: Callable[[str], None]) -> Iterator[
         say(f"{args.remote}: {client.sent} bytes sent, {client.received} received")
 
 
-def _trust_file(args: argparse.Namespace) -> str:
-    """What is loaded later under the policy of the environment need not be taken first."""
-    return args.trust_file or os.environ.get(VARIABLE, "")
+def _policy(args: argparse.Namespace) -> TrustPolicy | None:
+    """What is loaded later under the policy of the environment need not be taken first. `TrustError`."""
+    from disc_tf.remote.trust import TrustPolicy
+
+    file = args.trust_file or os.environ.get(VARIABLE)
+    return TrustPolicy.from_file(file) if file else None
 
 
 def _writer(args: argparse.Namespace, show: Elsewhere, say: Callable[[str], None]) -> Elsewhere:
@@ -149,11 +153,11 @@ def _answered(args: argparse.Namespace) -> Iterator[Elsewhere]:
         from disc_tf.remote.check import CheckError
         from disc_tf.remote.files import SeveralRequests, reader
         from disc_tf.remote.merge import ResultError
-        from disc_tf.remote.trust import TrustError, TrustPolicy
+        from disc_tf.remote.trust import TrustError
     except ImportError as e:
         raise CommandError(f"--remote-result needs more packages ({e.name}): pip install 'disc-tf[remote]'", USAGE) from e
     try:
-        trust = TrustPolicy.from_file(file) if (file := _trust_file(args)) else None
+        trust = _policy(args)
     except TrustError as e:
         raise CommandError(str(e), USAGE) from e
     try:
