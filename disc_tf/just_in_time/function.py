@@ -19,10 +19,9 @@ from disc_tf.just_in_time.settings import JitOptions
 from disc_tf.just_in_time.settled import settled
 from disc_tf.just_in_time.signature import LEVELS, Binder, Call, NotKeyed, describe, statics
 from disc_tf.just_in_time.version import COMPILED, Version
+from disc_tf.runtime.forks import reset_when_forked
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: live functions, for what must happen to all of them in a forked process
-_functions: weakref.WeakSet[JitFunction] = weakref.WeakSet()
 
 
 @overload
@@ -75,7 +74,7 @@ class JitFunction:
         self._settled = fixed is not None
         self._bound: ByIdentity[JitFunction] = ByIdentity()
         self.reset_locks()
-        _functions.add(self)
+        reset_when_forked(self)
 
     def reset_locks(self) -> None:
         """In a forked process no lock is held by a thread that is there."""
@@ -348,12 +347,5 @@ def _short(text: str) -> str:
     shown = first[-1].strip() if first and "in user code" in text else (first[0] if first else "")
     return shown if len(shown) <= 300 else shown[:297] + "..."
 
-
-def _after_fork() -> None:
-    for function in list(_functions):
-        function.reset_locks()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 __all__ = ["BoundJitFunction", "JitFunction", "jit"]

@@ -12,7 +12,6 @@ import itertools
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from disc_tf.runtime import _capi
 from disc_tf.runtime.artifact import ArgSpec, Artifact, ResultSpec, pack, unpack
 from disc_tf.runtime.artifact_file import read_file
+from disc_tf.runtime.forks import reset_when_forked
 
 _NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
@@ -197,16 +197,6 @@ class _State:
 _states: dict[int, _State] = {}  # runs that are under way, by the callbacks' `user`
 _held: dict[int, np.ndarray] = {}  # arrays that packed constants were made from, by handle
 _keys = itertools.count(1)
-_alive: weakref.WeakSet[Executable] = weakref.WeakSet()
-
-
-def _in_forked_child() -> None:
-    # threads that held them are not here; what those had entered stays loaded
-    for executable in list(_alive):
-        executable._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_in_forked_child)
 
 
 def _guarded(state: _State, action, failed):
@@ -313,7 +303,7 @@ class Executable:
 
     def __init__(self, handle: int, artifact: Artifact) -> None:
         self._handle = handle
-        self._lock = threading.Lock()
+        self.reset_locks()
         self._inside = 0  # calls that hold the handle; the last one out closes it after `close`
         self._closed = False
         self._lib = _capi.library()
@@ -324,7 +314,11 @@ class Executable:
         self.isa: str = self._lib.disc_isa(handle).decode()
         self.loader: str = self._lib.disc_loader(handle).decode()
         self.bound = frozenset(i for i in range(len(self.args)) if self._lib.disc_arg_bound(handle, i))
-        _alive.add(self)
+        reset_when_forked(self)
+
+    def reset_locks(self) -> None:
+        """Also in a forked process: what threads that are not there had entered stays loaded."""
+        self._lock = threading.Lock()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Executable:

@@ -30,6 +30,7 @@ import numpy as np
 from disc_tf.runtime.artifact import ArgSpec, Artifact, ArtifactError, ResultSpec
 from disc_tf.runtime.artifact_file import verify_file
 from disc_tf.runtime.executable import Executable, Run, num_threads, numpy_dtype
+from disc_tf.runtime.forks import reset_when_forked
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,13 @@ class Runner:
         self.inputs = {called[i]: Tensor.of(x) for i, x in enumerate(executable.args) if i not in executable.bound}
         self.outputs = {results[i]: Tensor.of(x) for i, x in enumerate(executable.results)}
         self._index = {called[i]: i for i in range(len(executable.args))}
+        self.reset_locks()
+        reset_when_forked(self)
+
+    def reset_locks(self) -> None:
+        """Also in a forked process, where neither the pool's threads are nor those that held the lock."""
         self._lock = threading.Lock()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        _alive.add(self)
 
     @property
     def segments(self) -> list[tuple[list[str], list[str]]]:
@@ -164,18 +169,6 @@ class Runner:
             if self._pool is None:
                 self._pool = concurrent.futures.ThreadPoolExecutor(max(2, num_threads()), "disc_tf_run")
             self._pool.submit(work)
-
-
-_alive: weakref.WeakSet[Runner] = weakref.WeakSet()
-
-
-def _in_forked_child() -> None:
-    # neither the pool's threads nor those that held the lock are here
-    for runner in list(_alive):
-        runner._lock, runner._pool = threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_in_forked_child)
 
 
 class Job:
