@@ -68,14 +68,15 @@ Found* load() {
   auto* found = new Found;
   std::string tried;
   for (const char* name : kLibraries) {
+    if (!tried.empty()) tried += "; ";
     void* library = dlopen(name, kHow);  // never closed
     if (!library) {
       const char* why = dlerror();
-      tried += std::string(tried.empty() ? "" : "; ") + (why ? why : name);
+      tried += why ? why : name;
     } else if (!bind(library, &found->crypto)) {
-      tried += std::string(tried.empty() ? "" : "; ") + name + " lacks functions of OpenSSL 1.1.1";
+      tried += std::string(name) + " lacks functions of OpenSSL 1.1.1";
     } else if (!knows_answers(found->crypto)) {
-      tried += std::string(tried.empty() ? "" : "; ") + name + " does not verify Ed25519 (is it in FIPS mode?)";
+      tried += std::string(name) + " does not verify Ed25519 (is it in FIPS mode?)";
     } else {
       return found;
     }

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "file.h"
 #include "identity.h"
 #include "statement.h"
 
@@ -31,25 +32,21 @@ std::string quoted(const std::string& text) {
 Status denied(const std::string& why) { return Status(kPermissionDenied, why); }
 
 Status read_all(const std::string& path, std::string* out) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return Status(kFailedPrecondition, "trust file " + path + ": " + std::strerror(errno));
+  const auto wrong = [&](const std::string& why) { return Status(kFailedPrecondition, "trust file " + path + ": " + why); };
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) return wrong(std::strerror(errno));
   struct stat st{};
-  Status status;
-  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-    status = Status(kFailedPrecondition, "trust file " + path + ": not a regular file");
-  else if (st.st_mode & S_IWOTH)
-    status = Status(kFailedPrecondition, "trust file " + path + ": everybody may write into it: chmod o-w " + path);
-  while (status.ok()) {
+  if (fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) return wrong("not a regular file");
+  if (st.st_mode & S_IWOTH) return wrong("everybody may write into it: chmod o-w " + path);
+  for (;;) {
     char piece[4096];
-    const ssize_t n = ::read(fd, piece, sizeof(piece));
-    if (n == 0) break;
+    const ssize_t n = ::read(fd.get(), piece, sizeof(piece));
+    if (n == 0) return Status();
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) status = Status(kFailedPrecondition, "trust file " + path + ": " + std::strerror(errno));
-    else if (out->size() + static_cast<size_t>(n) > kMaxFile) status = Status(kFailedPrecondition, "trust file " + path + ": too long for a file of keys");
-    else out->append(piece, static_cast<size_t>(n));
+    if (n < 0) return wrong(std::strerror(errno));
+    if (out->size() + static_cast<size_t>(n) > kMaxFile) return wrong("too long for a file of keys");
+    out->append(piece, static_cast<size_t>(n));
   }
-  close(fd);
-  return status;
 }
 
 Status no_signature(const std::string& path) {
