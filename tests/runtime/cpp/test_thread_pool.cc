@@ -94,6 +94,19 @@ void first_of_thread(const disc_kernel_args* a, int64_t begin, int64_t end, void
   (void)end;
 }
 
+// All of `tasks` by the pool, as many threads as it gives them.
+template <typename F>
+void run_all(F fn, void** bufs, int64_t tasks, int64_t grain = 1) {
+  const disc_kernel_args args{bufs, nullptr, nullptr};
+  ThreadPool::Work work;
+  work.fn = fn;
+  work.args = &args;
+  work.tasks = tasks;
+  work.grain = grain;
+  ThreadPool& pool = ThreadPool::get();
+  pool.run(work, pool.width(work));
+}
+
 }  // namespace
 
 TEST(more_tasks_than_fit_into_half_a_word) {
@@ -103,13 +116,7 @@ TEST(more_tasks_than_fit_into_half_a_word) {
       for (int64_t grain : {int64_t{1} << 24, int64_t{1} << 39}) {
         std::atomic<uint64_t> sums[3]{};
         void* bufs[] = {sums};
-        const disc_kernel_args args{bufs, nullptr, nullptr};
-        ThreadPool::Work work;
-        work.fn = add_up;
-        work.args = &args;
-        work.tasks = tasks;
-        work.grain = std::max(grain, tasks >> 12);
-        ThreadPool::get().run(work, ThreadPool::get().width(work));
+        run_all(add_up, bufs, tasks, std::max(grain, tasks >> 12));
         const auto n = static_cast<uint64_t>(tasks);
         EXPECT_EQ(sums[0].load(), n);
         EXPECT_EQ(sums[1].load(), n % 2 ? n * ((n - 1) / 2) : n / 2 * (n - 1));
@@ -120,18 +127,12 @@ TEST(more_tasks_than_fit_into_half_a_word) {
 }
 
 TEST(each_thread_begins_with_its_own_share) {
-  ThreadPool& pool = ThreadPool::get();
-  pool.set_threads(3);
+  ThreadPool::get().set_threads(3);
   for (int64_t run = 0; run < 20; ++run) {
     std::atomic<int> waiting{3};
     std::atomic<int64_t> firsts[3]{};
     void* bufs[] = {&waiting, firsts, reinterpret_cast<void*>(static_cast<uintptr_t>(run))};
-    const disc_kernel_args args{bufs, nullptr, nullptr};
-    ThreadPool::Work work;
-    work.fn = first_of_thread;
-    work.args = &args;
-    work.tasks = 300;
-    pool.run(work, pool.width(work));
+    run_all(first_of_thread, bufs, 300);
     std::set<int64_t> shares;
     for (auto& f : firsts) shares.insert(f.load());
     EXPECT(shares == (std::set<int64_t>{0, 100, 200}));
@@ -166,16 +167,10 @@ TEST(width_honours_grain_cap_and_runs) {
 }
 
 TEST(all_threads_take_part) {
-  ThreadPool& pool = ThreadPool::get();
-  pool.set_threads(4);
+  ThreadPool::get().set_threads(4);
   std::vector<std::thread::id> ids(200);
   void* bufs[] = {ids.data()};
-  const disc_kernel_args args{bufs, nullptr, nullptr};
-  ThreadPool::Work work;
-  work.fn = thread_ids;
-  work.args = &args;
-  work.tasks = 200;
-  pool.run(work, pool.width(work));
+  run_all(thread_ids, bufs, 200);
   EXPECT_EQ(std::set<std::thread::id>(ids.begin(), ids.end()).size(), 4u);
 }
 
@@ -202,19 +197,13 @@ TEST(sleeping_workers_wake_up) {
 }
 
 TEST(workers_flush_denormals_and_callers_get_their_mode_back) {
-  ThreadPool& pool = ThreadPool::get();
-  pool.set_threads(3);
+  ThreadPool::get().set_threads(3);
   const uint32_t before = _mm_getcsr();
   std::vector<uint32_t> modes(64);
   void* bufs[] = {modes.data()};
-  const disc_kernel_args args{bufs, nullptr, nullptr};
-  ThreadPool::Work work;
-  work.fn = float_bits;
-  work.args = &args;
-  work.tasks = 64;
   {
     const disc::FloatMode mode;
-    pool.run(work, pool.width(work));
+    run_all(float_bits, bufs, 64);
   }
   for (uint32_t m : modes) EXPECT_EQ(m, disc::kKernelMxcsr);
   EXPECT_EQ(_mm_getcsr(), before);
