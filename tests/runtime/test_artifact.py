@@ -122,7 +122,7 @@ def _in_padding(at: int) -> bool:
     return not any(o <= at < o + n for o, n in (struct.unpack_from("<QQ", data, HEADER + ENTRY * i + 8) for i in range(count)))
 
 
-def _resealed(data: bytearray) -> bytes:
+def resealed(data: bytearray) -> bytes:
     """The same bytes with checksums made right: hostile rather than damaged."""
     count = min(struct.unpack_from("<I", data, 12)[0], (len(data) - HEADER) // ENTRY)
     for i in range(count):
@@ -151,7 +151,7 @@ def test_hostile_bytes_never_crash_a_reader(seed):
             wild = int(rng.choice(np.array([0, 1, 2**31 - 1, 2**31, 2**32 - 1, len(data)], np.uint64)))
             at = min(at, len(data) - 4)
             struct.pack_into("<I", data, at, wild)
-    mutated = _resealed(data)
+    mutated = resealed(data)
     try:
         parsed = unpack(mutated)
         assert unpack(pack(parsed)) == parsed
@@ -192,7 +192,7 @@ def test_unknown_sections():
         changed = bytearray(data)
         changed[HEADER + ENTRY : HEADER + ENTRY + 4] = b"WHAT"  # was KMAP
         struct.pack_into("<I", changed, HEADER + ENTRY + 24, flags)
-        return _resealed(changed)
+        return resealed(changed)
 
     assert unpack(with_tag(0)).args == A.args
     Executable.from_bytes(with_tag(0)).close()

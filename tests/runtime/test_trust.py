@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import struct
 import subprocess
 import sys
 import threading
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from disc_tf.runtime.artifact_file import write_file
 from disc_tf.runtime.executable import _last_error
 from tests.runtime import toy
 from tests.runtime.signed import Keys, trusting
+from tests.runtime.test_artifact import resealed
 from tests.runtime.test_identity import FILLED_IN, SIGNED, change
 
 MODELS = Path(__file__).parents[2] / "bench" / "models"
@@ -128,19 +127,6 @@ def test_whatever_runs_is_in_the_signature(keys: Keys, real: Artifact, of: str) 
     assert seen.count(True) > 3 and seen.count(False) > 5
 
 
-def seal(data: bytearray) -> bytes:
-    """With the checksums that fit."""
-    count = struct.unpack_from("<I", data, 12)[0]
-    for i in range(min(count, 8)):
-        at = HEADER.size + ENTRY.size * i
-        _, _, offset, size, _, _ = ENTRY.unpack_from(data, at)
-        if offset + size <= len(data):
-            struct.pack_into("<I", data, at + 4, zlib.crc32(data[offset : offset + size]))
-    struct.pack_into("<I", data, 56, 0)
-    struct.pack_into("<I", data, 56, zlib.crc32(data[: HEADER.size + ENTRY.size * count]))
-    return bytes(data)
-
-
 def test_flipped_bits(keys: Keys, real: Artifact) -> None:
     """A flipped bit anywhere, with right checksums: both readers say the same, and code or structure that changed never loads."""
     policy, rng = TrustPolicy.from_file(keys.trust), random.Random(7)
@@ -154,7 +140,7 @@ def test_flipped_bits(keys: Keys, real: Artifact) -> None:
                 # every other one in META, which is small against the code
                 at = rng.randrange(meta[2], meta[2] + meta[3]) if i % 2 else rng.randrange(HEADER.size + ENTRY.size * 2, len(good))
                 bad[at] ^= 1 << rng.randrange(8)
-                data = seal(bad)
+                data = resealed(bad)
                 try:
                     expected = verdict(policy, unpack(data))
                 except ArtifactError:

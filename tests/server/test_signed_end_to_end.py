@@ -72,11 +72,11 @@ def test_signed_tampered_and_restored(made: Path, tmp_path: Path) -> None:
     with trusting(made / "trust.toml"):
         np.testing.assert_allclose(answer(good), want, rtol=1e-6)
         # one bit of the code, with the checksums that fit: whoever changed it knows the format
-        from tests.runtime.test_trust import seal
+        from tests.runtime.test_artifact import resealed
 
         data = bytearray(node.attr["executable"].s)
         data[data.index(unpack(bytes(data)).targets[0].image) + 2000] ^= 1
-        node.attr["executable"].s = seal(data)
+        node.attr["executable"].s = resealed(data)
         with pytest.raises(tf.errors.PermissionDeniedError, match="the signature of key '2026-11' is for other code"):
             answer(serialized(graph))
         (tmp_path / "bad.pb").write_bytes(serialized(graph))
