@@ -8,25 +8,55 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.peers import Peer, PeerFailed
+import numpy as np
+
 from bench.peers.environments import interpreter
+from disc_tf.runtime.artifact import ArgSpec
+from disc_tf.runtime.artifact_file import read_file
+from disc_tf.testing.tf_process import Child, ProcessFailed, TfError, TfProcess
 
 #: in the order of the page's columns: TensorFlow first, ours last
 ENGINES = ("tensorflow", "xla", "onnxruntime", "openvino", "disc_tf", "disc_tf alone")
 OURS = ENGINES[-2:]
 
 
+#: an engine does not take the model, or not this shape; its words are the message
+FAILURES = (TfError, ProcessFailed)
+
+
+class EngineProcess(Child):
+    """A child process of an engine of `bench.peers.worker` with a model loaded; runs as a `TfProcess` does."""
+
+    def __init__(self, engine: str, model: Path, inputs: Sequence[str], outputs: Sequence[str], threads: int, python: str) -> None:
+        config = {"engine": engine, "model": str(model), "inputs": list(inputs), "outputs": list(outputs)}
+        env = {"OMP_NUM_THREADS": str(threads)}
+        super().__init__(config, threads=threads, python=python, env=env, module="bench.peers.worker")
+
+    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs for the feeds, both in the model's order. Raises what `FAILURES` has."""
+        return self._ask("run", list(feeds))
+
+    def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]:
+        """Seconds of ``repeats`` runs after ``warmup`` ones. Raises what `FAILURES` has."""
+        return self._ask("time", (list(feeds), repeats, warmup))
+
+
+Engine = TfProcess | EngineProcess
+
+
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """Both forms of our artefact. ``seconds``: of the two commands, reading and writing included, verification left out."""
+    """Both forms of our artefact. ``args``: those of the cluster that is the whole model; ``seconds``: of the two commands, reading and
+    writing included, verification left out."""
 
     graph: Path
     alone: Path
     report: dict[str, Any]
+    args: tuple[ArgSpec, ...]
     seconds: dict[str, float]
 
 
@@ -41,11 +71,11 @@ def compile_model(graph: Path, work: Path) -> Compiled:
             command += ["--report", report]
         subprocess.run([str(c) for c in command], check=True)
         seconds[target.suffix] = time.perf_counter() - start
-    return Compiled(inside, alone, json.loads(report.read_text()), seconds)
+    return Compiled(inside, alone, json.loads(report.read_text()), tuple(read_file(alone).args), seconds)
 
 
 def to_onnx(graph: Path, description: Path, work: Path, environments: Path) -> Path:
-    """The model as an ONNX file, converted once. `PeerFailed` where tf2onnx does not convert it."""
+    """The model as an ONNX file, converted once. `ProcessFailed` where tf2onnx does not convert it."""
     target = environments / "onnx" / f"{graph.stem}.onnx"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +88,7 @@ def to_onnx(graph: Path, description: Path, work: Path, environments: Path) -> P
             check=False,
         )
         if ran.returncode:
-            raise PeerFailed(f"tf2onnx: {(ran.stderr.strip().splitlines() or ['no reason given'])[-1][:300]}")
+            raise ProcessFailed(f"tf2onnx: {(ran.stderr.strip().splitlines() or ['no reason given'])[-1][:300]}")
         target.write_bytes(partial.read_bytes())
     return target
 
@@ -72,27 +102,35 @@ def start_engines(
     environments: Path,
     wanted: tuple[str, ...],
     stack: contextlib.ExitStack,
-) -> tuple[dict[str, Peer], dict[str, str]]:
+) -> tuple[dict[str, Engine], dict[str, str]]:
     """The engines with the model loaded, closed by ``stack``; and of those that do not take it, the reasons."""
+    info = json.loads(description.read_text())
+    inputs, outputs = [f"{i['name']}:0" for i in info["inputs"]], list(info["outputs"])
 
-    def onnx() -> Path:
-        return to_onnx(graph, description, work, environments)
+    def engine(name: str, model: Path, python: str = sys.executable) -> Engine:
+        return EngineProcess(name, model, inputs, outputs, threads, python)
 
-    own = sys.executable
-    sources: dict[str, tuple[Callable[[], Path], Callable[[], str]]] = {
-        "tensorflow": (lambda: graph, lambda: own),
-        "xla": (lambda: graph, lambda: own),
-        "onnxruntime": (onnx, lambda: interpreter("onnxruntime", environments)),
-        "openvino": (onnx, lambda: interpreter("openvino", environments)),
-        "disc_tf": (lambda: compiled.graph, lambda: own),
-        "disc_tf alone": (lambda: compiled.alone, lambda: own),
+    def converted(name: str) -> Engine:
+        return engine(name, to_onnx(graph, description, work, environments), interpreter(name, environments))
+
+    make: dict[str, Callable[[], Engine]] = {
+        "tensorflow": lambda: TfProcess(graph, inputs, outputs, threads=threads),
+        "xla": lambda: engine("xla", graph),
+        "onnxruntime": lambda: converted("onnxruntime"),
+        "openvino": lambda: converted("openvino"),
+        "disc_tf": lambda: TfProcess(compiled.graph, inputs, outputs, threads=threads, ops=True),
+        "disc_tf alone": lambda: engine("disc_tf alone", compiled.alone),
     }
-    peers: dict[str, Peer] = {}
+    started: dict[str, Engine] = {}
     failed: dict[str, str] = {}
-    for engine in wanted:
-        model, python = sources[engine]
+    for name in wanted:
         try:
-            peers[engine] = stack.enter_context(Peer(engine, model(), description, threads, python()))
-        except (PeerFailed, RuntimeError) as e:
-            failed[engine] = str(e).splitlines()[0][:300]
-    return peers, failed
+            started[name] = stack.enter_context(make[name]())
+        except (*FAILURES, RuntimeError) as e:
+            failed[name] = reason(e)
+    return started, failed
+
+
+def reason(error: Exception) -> str:
+    """The first line of what was said."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

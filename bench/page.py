@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from bench.engines import ENGINES, OURS
 from bench.peers.environments import versions
+from bench.zoo.table import cpu_model
 from disc_tf.insight.roofline import Machine
 
 #: what lies between these two lines of the page is measured; the rest is written by hand
@@ -25,13 +25,6 @@ def replace_measured(page: str, text: str) -> str:
     if not begin or not end:
         raise ValueError(f"the page has no part between {BEGIN} and {END}")
     return f"{before}{BEGIN}\n{text}{END}{after}"
-
-
-def cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 def ratios(model: Mapping[str, Any], engine: str) -> list[float]:

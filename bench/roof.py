@@ -7,21 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from bench.engines import Compiled
-from disc_tf.insight.profile import evaluate
+from disc_tf.insight.profile import evaluate, shape_dims
 from disc_tf.insight.roofline import Machine
 
 
 def least_seconds(compiled: Compiled, feeds: Mapping[str, np.ndarray], flops: float, machine: Machine) -> float:
     """The sum over the launches of the least time of each (`Machine.least_us`), but not less than ``flops``, those of the whole model's
     products, at the peak: kernels in loops run more often than they are counted."""
-    from disc_tf.runtime import Executable
-
-    with Executable.from_file(compiled.alone) as loaded:
-        shapes = [
-            np.shape(feeds[a.name.removesuffix(":0")]) if a.name.removesuffix(":0") in feeds else tuple(d or 0 for d in a.dims)
-            for a in loaded.args
-        ]
-    symbols = {f"a{i}d{k}": n for i, shape in enumerate(shapes) for k, n in enumerate(shape)}
+    names = [a.name.removesuffix(":0") for a in compiled.args]
+    symbols = shape_dims(
+        [np.shape(feeds[n]) if n in feeds else tuple(d or 0 for d in a.dims) for n, a in zip(names, compiled.args, strict=True)]
+    )
     total = 0.0
     for cluster in compiled.report["clusters"]:
         for kernel in cluster["kernels"] if cluster["status"] == "compiled" else ():

@@ -13,22 +13,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.engines import ENGINES, Compiled, compile_model, start_engines
+from bench.engines import ENGINES, FAILURES, Compiled, Engine, compile_model, reason, start_engines
 from bench.page import markdown, ratios, replace_measured
-from bench.peers import Peer, PeerFailed
 from bench.roof import least_seconds
 from disc_tf.insight.roofline import Machine, measure
-from disc_tf.testing.inputs import InputSpec, make_feeds, specs_from_json
+from disc_tf.testing.inputs import make_feeds, specs_from_json
+from disc_tf.testing.timing import in_turn
 
 DEFAULT_MODELS = ("micro_chain", "ctr_din", "rnn_tagger", "mobilenet_v2", "tiny_bert", "conformer", "basic_pitch", "bert_base")
 #: seconds that an engine runs in a round, about
@@ -59,30 +61,28 @@ def difference(got: list[np.ndarray], want: list[np.ndarray]) -> float:
     return most
 
 
-def measure_point(peers: Mapping[str, Peer], feeds: Mapping[str, np.ndarray], rounds: int) -> dict[str, Timing]:
+def measure_point(engines: Mapping[str, Engine], feeds: Sequence[np.ndarray], rounds: int) -> dict[str, Timing]:
     """All engines with the same feeds, in turn, the first one of a round changing."""
     found: dict[str, Timing] = {}
     want: list[np.ndarray] | None = None
     repeats: dict[str, int] = {}
-    for engine, peer in peers.items():
+    for name, engine in engines.items():
         try:
-            seconds, outputs = peer.first(feeds)
+            (first,) = engine.time(feeds, 1, 0)
+            outputs = engine.run(feeds)
             want = outputs if want is None else want
-            once = min(peer.runs(3))
-            repeats[engine] = int(np.clip(_ROUND_SECONDS / max(once, 1e-6), 2, _MOST_RUNS))
-            peer.runs(repeats[engine])
-        except PeerFailed as e:
-            found[engine] = Timing(failed=str(e).splitlines()[0][:300])
+            repeats[name] = int(np.clip(_ROUND_SECONDS / max(min(engine.time(feeds, 3, 0)), 1e-6), 2, _MOST_RUNS))
+            engine.time(feeds, repeats[name], 0)
+        except FAILURES as e:
+            repeats.pop(name, None)
+            found[name] = Timing(failed=reason(e))
             continue
-        found[engine] = Timing(first=seconds * 1e3, difference=difference(outputs, want))
-    every: dict[str, list[float]] = {e: [] for e in repeats}
-    order = list(repeats)
-    for k in range(rounds):
-        for engine in order[k % max(len(order), 1) :] + order[: k % max(len(order), 1)]:
-            every[engine] += peers[engine].runs(repeats[engine])
-    for engine, seconds in every.items():
-        found[engine].median = float(np.median(seconds)) * 1e3
-        found[engine].p99 = float(np.quantile(seconds, 0.99)) * 1e3
+        found[name] = Timing(first=first * 1e3, difference=difference(outputs, want))
+    every = in_turn([functools.partial(engines[n].time, feeds) for n in repeats], rounds, list(repeats.values()))
+    for name, seconds in zip(repeats, every, strict=True):
+        values = list(itertools.chain.from_iterable(seconds))
+        found[name].median = float(np.median(values)) * 1e3
+        found[name].p99 = float(np.quantile(values, 0.99)) * 1e3
     return found
 
 
@@ -95,19 +95,19 @@ def measure_model(
     compiled = compile_model(models / f"{name}.pb", work)
     points: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
-        peers, failed = start_engines(models / f"{name}.pb", description, compiled, threads, work, environments, engines, stack)
+        started, failed = start_engines(models / f"{name}.pb", description, compiled, threads, work, environments, engines, stack)
         for k, size in enumerate(trace):
-            feeds = _feeds(specs, size, k)
-            timings = measure_point(peers, feeds, rounds)
+            feeds = make_feeds(specs, size, seed=k)
+            timings = measure_point(started, feeds, rounds)
             for engine in [e for e, t in timings.items() if t.failed]:
                 # what failed once may have left the engine in any state
                 failed.setdefault(engine, f"at {dict(size)}: {timings[engine].failed}")
-                peers.pop(engine).close()
-            least = least_seconds(compiled, feeds, flops[k], machine)
+                started.pop(engine).close()
+            least = least_seconds(compiled, dict(zip((s.name for s in specs), feeds, strict=True)), flops[k], machine)
             known = {"dims": dict(size), "flops": flops[k], "least_ms": least * 1e3}
             points.append({**known, **{e: dataclasses.asdict(t) for e, t in timings.items()}})
             print(name, dict(size), *(f"{e} {t.median:.3f}" for e, t in timings.items() if not t.failed), flush=True)
-        peaks = {e: p.peak() for e, p in peers.items()}
+        peaks = {e: p.memory()["peak"] - p.info["import_rss"] for e, p in started.items()}
     return {
         "model": name,
         "points": points,
@@ -117,10 +117,6 @@ def measure_model(
         "kernels": _kernels(compiled),
         "compile_ms": compiled.report["times_ms"]["compile"],
     }
-
-
-def _feeds(specs: list[InputSpec], size: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
-    return dict(zip((s.name for s in specs), make_feeds(specs, size, seed=seed), strict=True))
 
 
 def _kernels(compiled: Compiled) -> int:

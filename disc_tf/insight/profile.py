@@ -98,7 +98,12 @@ def profile_cluster(cluster: ClusterReport, executable: bytes, arguments: Sequen
 
 def argument_dims(arguments: Sequence[np.ndarray]) -> dict[str, int]:
     """The values of the symbols ``a<i>d<k>``: axis k of argument i."""
-    return {f"a{i}d{k}": n for i, a in enumerate(arguments) for k, n in enumerate(np.shape(a))}
+    return shape_dims([np.shape(a) for a in arguments])
+
+
+def shape_dims(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """`argument_dims` of arguments of these shapes."""
+    return {f"a{i}d{k}": n for i, shape in enumerate(shapes) for k, n in enumerate(shape)}
 
 
 def kernel_times(

@@ -334,7 +334,7 @@ def bench_sides(
             warm = warm_up(runs[0]), warm_up(runs[1])
             once = [max(min(run(2, 0)), 1e-6) for run in runs]
             repeats = int(np.clip(0.05 / max(once), 2, 100))
-            found = in_turn(runs[0], runs[1], rounds, repeats)
+            found = in_turn(runs, rounds, [repeats] * len(runs))
         except TfError as e:
             raise OptimizedRaised(f"at {dict(size)} TensorFlow succeeds; the optimised graph {_said(e)}") from e
         timings = []

@@ -63,7 +63,8 @@ class Settings(TypedDict, total=False):
 
 
 class Child:
-    """A child process that answers over a pipe; ``config`` is what it loads first. The others are `Settings`."""
+    """A child process that answers over a pipe; ``config`` is what it loads first, ``module`` whose `main` it runs. The others are
+    `Settings`."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Child:
         python: str = sys.executable,
         env: Mapping[str, str] | None = None,
         timeout: float = 900.0,
+        module: str = "disc_tf.testing.tf_worker",
     ) -> None:
         self._timeout = timeout
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
@@ -88,7 +90,7 @@ class Child:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
         self._child = subprocess.Popen(
             # -P: what lies in the working directory is not a module
-            [python, "-P", "-m", "disc_tf.testing.tf_worker"],
+            [python, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -49,20 +49,13 @@ def write_message(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-class _Runner:
-    """TensorFlow in this process: running and timing what subclasses make callable."""
+class Runner:
+    """Running and timing what subclasses make callable. ``import_rss``: resident bytes before the model was loaded; ``errors``: those that
+    are a status of TensorFlow."""
 
     weights = 0
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        import tensorflow as tf
-
-        self.tf: Any = tf
-        if config["ops"]:
-            import disc_tf
-
-            disc_tf.load_op_library()
-        self.import_rss = current_rss()
+    import_rss = 0
+    errors: tuple[Any, ...] = ()
 
     def prepare(self, argument: Any) -> Callable[[], Any]:
         """What one run is."""
@@ -71,19 +64,10 @@ class _Runner:
     def results(self, found: Any) -> Any:
         return found
 
-    def session_config(self, config: dict[str, Any]) -> Any:
-        session_config = self.tf.compat.v1.ConfigProto(
-            intra_op_parallelism_threads=config["threads"], inter_op_parallelism_threads=config["threads"]
-        )
-        if config["reference"]:
-            session_config.graph_options.rewrite_options.disable_meta_optimizer = True
-            session_config.graph_options.optimizer_options.opt_level = -1
-        return session_config
-
     def run(self, argument: Any) -> tuple[str, Any]:
         try:
             return "ok", self.results(self.prepare(argument)())
-        except self.tf.errors.OpError as e:
+        except self.errors as e:
             return "error", (e.error_code, e.message[:2000])
 
     def time(self, argument: Any, repeats: int, warmup: int) -> tuple[str, Any]:
@@ -96,12 +80,36 @@ class _Runner:
                 start = time.perf_counter()
                 call()
                 out.append(time.perf_counter() - start)
-        except self.tf.errors.OpError as e:
+        except self.errors as e:
             return "error", (e.error_code, e.message[:2000])
         return "ok", out
 
 
-class GraphRunner(_Runner):
+class TfRunner(Runner):
+    """TensorFlow in this process."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        import tensorflow as tf
+
+        self.tf: Any = tf
+        self.errors = (tf.errors.OpError,)
+        if config["ops"]:
+            import disc_tf
+
+            disc_tf.load_op_library()
+        self.import_rss = current_rss()
+
+    def session_config(self, config: dict[str, Any]) -> Any:
+        session_config = self.tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=config["threads"], inter_op_parallelism_threads=config["threads"]
+        )
+        if config["reference"]:
+            session_config.graph_options.rewrite_options.disable_meta_optimizer = True
+            session_config.graph_options.optimizer_options.opt_level = -1
+        return session_config
+
+
+class GraphRunner(TfRunner):
     """A session on one graph."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -123,7 +131,7 @@ class GraphRunner(_Runner):
         return functools.partial(self.call, *argument)
 
 
-class SignatureRunner(_Runner):
+class SignatureRunner(TfRunner):
     """The signatures of a SavedModel as functions (TensorFlow 2's loader). Feeds become tensors before a run is timed."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -168,7 +176,7 @@ class SignatureRunner(_Runner):
         return {name: value.numpy() for name, value in found.items()}
 
 
-class ServingRunner(_Runner):
+class ServingRunner(TfRunner):
     """The signatures of a SavedModel in a session (TensorFlow 1's loader)."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -191,7 +199,7 @@ class ServingRunner(_Runner):
         return functools.partial(self.calls[key], *(feeds[name] for name in names))
 
 
-def make_runner(config: dict[str, Any]) -> _Runner:
+def make_runner(config: dict[str, Any]) -> Runner:
     if "saved_model" not in config:
         return GraphRunner(config)
     return SignatureRunner(config) if config["loader"] == "tf2" else ServingRunner(config)
@@ -212,13 +220,13 @@ def peak_rss() -> int:
     return current_rss()
 
 
-def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
-    runner: _Runner | None = None
+def serve(stdin: IO[bytes], stdout: IO[bytes], make: Callable[[dict[str, Any]], Runner] = make_runner) -> None:
+    runner: Runner | None = None
     while (message := read_message(stdin)) is not None:
         command, argument = message
         try:
             if command == "load":
-                runner = make_runner(argument)
+                runner = make(argument)
                 reply: tuple[str, Any] = ("ok", {"rss": current_rss(), "import_rss": runner.import_rss, "weights": runner.weights})
             elif command == "memory":
                 reply = ("ok", {"rss": current_rss(), "peak": peak_rss()})
@@ -235,11 +243,12 @@ def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
         write_message(stdout, reply)
 
 
-def main() -> None:
+def main(make: Callable[[dict[str, Any]], Runner] = make_runner) -> None:
+    """Answer until the pipe ends; ``make`` gives what runs a model that is to be loaded."""
     # TensorFlow prints on stdout now and then: keep the pipe for ourselves.
     stdout = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    serve(sys.stdin.buffer, stdout)
+    serve(sys.stdin.buffer, stdout, make)
 
 
 if __name__ == "__main__":

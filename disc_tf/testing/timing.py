@@ -33,17 +33,18 @@ class Race:
 def race(original: Run, optimized: Run, rounds: int = ROUNDS) -> Race:
     """Time both sides in turn, the first one of a round changing; short runs are repeated. Raises what the sides raise."""
     once = max(min(min(side(2, 1)) for side in (original, optimized)), 1e-6)
-    first, second = in_turn(original, optimized, rounds, int(np.clip(_ROUND_SECONDS / once, 1, 50)))
+    repeats = int(np.clip(_ROUND_SECONDS / once, 1, 50))
+    first, second = in_turn((original, optimized), rounds, (repeats, repeats))
     return Race(float(np.median(medians(first))), float(np.median(medians(second))), round_ratios(first, second))
 
 
-def in_turn(original: Run, optimized: Run, rounds: int, repeats: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Seconds of ``repeats`` runs in each round, by side; who comes first changes from round to round."""
-    sides = (original, optimized)
-    found: tuple[list[list[float]], list[list[float]]] = ([], [])
+def in_turn(sides: Sequence[Run], rounds: int, repeats: Sequence[int]) -> list[list[list[float]]]:
+    """By side, seconds of as many runs as ``repeats`` has for it in each round; who comes first changes from round to round."""
+    found: list[list[list[float]]] = [[] for _ in sides]
     for i in range(rounds):
-        for k in (0, 1) if i % 2 == 0 else (1, 0):
-            found[k].append(sides[k](repeats, 1))
+        for k in range(len(sides)):
+            at = (i + k) % len(sides)
+            found[at].append(sides[at](repeats[at], 1))
     return found
 
 

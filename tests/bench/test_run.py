@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.engines import ENGINES, compile_model, start_engines
+from bench.engines import ENGINES, EngineProcess, compile_model, start_engines
 from bench.page import BEGIN, END, markdown, ratios, replace_measured
-from bench.peers import Peer, PeerFailed
 from bench.roof import least_seconds
 from bench.run import difference, measure_point
 from disc_tf.insight.roofline import Machine
+from disc_tf.testing.tf_process import ProcessFailed
 
 MACHINE = Machine("x86-64-v3", 2, 100.0, ((1 << 16, 50.0), (1 << 28, 10.0)))
 
@@ -94,13 +94,13 @@ def test_a_model_in_three_engines(tmp_path: Path) -> None:
         wanted = ("tensorflow", "disc_tf", "disc_tf alone")
         peers, failed = start_engines(graph, description, compiled, 1, work, tmp_path, wanted, stack)
         assert not failed and list(peers) == list(wanted) and set(wanted) <= set(ENGINES)
-        found = measure_point(peers, feeds, 2)
+        found = measure_point(peers, list(feeds.values()), 2)
         assert all(t.median > 0 and t.first > 0 and not t.failed for t in found.values())
         assert found["disc_tf"].difference <= 1e-5 and found["disc_tf alone"].difference <= 1e-5
-        wrong = measure_point(peers, {"x": np.ones((5, 9), np.float32)}, 1)
+        wrong = measure_point(peers, [np.ones((5, 9), np.float32)], 1)
         assert all(t.failed for t in wrong.values())
     # 5 x 8 times 8 x 16: 1,280 operations at 100 a nanosecond, and the bytes of one kernel take longer
     assert least_seconds(compiled, feeds, 1280.0, MACHINE) >= 1280.0 / 100 / 1e9
-    with pytest.raises(PeerFailed):
-        Peer("disc_tf alone", description, description, 1, sys.executable)
+    with pytest.raises(ProcessFailed, match="DiscError"):
+        EngineProcess("disc_tf alone", description, ["x:0"], ["y:0"], 1, sys.executable)
     assert json.loads(description.read_text())["outputs"]
