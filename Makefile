@@ -43,7 +43,7 @@ test: $(STAMP) $(MODELS)/tiny_bert.pb
 
 # everything, the slow and exhaustive suites included; Ray is large, and nothing else needs it
 test-all: $(STAMP) $(MODELS)/tiny_bert.pb test-sanitize
-	$(BIN)/python -m pip install --quiet 'ray[client]>=2.9,<3'
+	$(BIN)/python -m pip install --quiet -e '.[ray]'
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests
 	$(MAKE) test-compat
 	$(MAKE) test-serving

@@ -128,7 +128,8 @@ def pooling_gradient(g: Generator) -> None:
         y = g.add("MaxPool", {"input": x}, **how)
         if y and not any(0 in shape for shapes in g.shapes_of(x, y[0]) for shape in shapes):  # TensorFlow leaves memory as it was then
             g.add("MaxPoolGrad", {"orig_input": x, "orig_output": y[0], "grad": y[0]}, **how, ulps=4, sums=True)
-            g.add("MaxPoolGradGrad", {"orig_input": x, "orig_output": y[0], "grad": x}, **how) if g.flip() else None
+            if g.flip():
+                g.add("MaxPoolGradGrad", {"orig_input": x, "orig_output": y[0], "grad": x}, **how)
     else:
         y = g.add("AvgPool", {"value": x}, **how, ulps=2, sums=True)
         shape = g.add("Shape", {"input": x}, out_type=tensorflow().int32)[0]

@@ -22,7 +22,7 @@ from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
 from disc_tf.codegen.cpu.helpers.conv import conv_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, merge_axes, unravel
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, merge_axes, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I1, PTR, V, const, vec
@@ -180,18 +180,15 @@ class _Conv:
         column_blocks = _blocks(self, features, self.block_columns)
         each = b.udiv(b.add(width, b.sub(pixel_blocks, 1)), b.smax(pixel_blocks, b.i64(1)))
 
-        # Neighbouring tasks, which one thread does, share what is larger: lines of the data or weights. Products before and after
-        # choose alike, so that a thread finds what it wrote itself.
         parts = b.mul(column_blocks, self.blocks)
         places = b.mul(b.mul(pixel_blocks, line_blocks), images)
         by_lines = const(0, I1)
         if self.packed is not None:
             by_lines = b.icmp("sgt", b.mul(b.mul(width, lines), images), b.mul(features, self.blocks))
-        fast = b.select(by_lines, parts, places)
+        order = grid_order(b, places, parts, by_lines)
 
         def task(t: V, held: list[V]) -> list[V]:
-            major, minor = b.udiv(t, fast), b.urem(t, fast)
-            place, part = b.select(by_lines, major, minor), b.select(by_lines, minor, major)
+            place, part = order(t)
             pixel, rest = b.urem(place, pixel_blocks), b.udiv(place, pixel_blocks)
             lead, image = b.urem(rest, line_blocks), b.udiv(rest, line_blocks)
             group, column = b.udiv(part, column_blocks), b.urem(part, column_blocks)

@@ -23,7 +23,7 @@ from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
 from disc_tf.codegen.cpu.helpers.gemm import K_WHOLE, Strips, gemm_symbol, k_blocks, strips_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, grid_order, merge_axes, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I1, I8, V, const, vec
@@ -181,15 +181,13 @@ class _Gemm:
         block_rows = self.tile.mr if strip else self.block_rows
         whole = block_rows * self.block_columns + 2 * self.tile.lanes
         block = frame.scratch_area(whole * self.ty.bytes if direct is None else 0)
-        self.by_rows = by_rows = const(1, I1) if self.copy_lhs else b.icmp("sgt", m, n)
-        fast, each = b.select(by_rows, cb, rb), b.mul(rb, cb)
+        self.by_rows = const(1, I1) if self.copy_lhs else b.icmp("sgt", m, n)
+        order, each = grid_order(b, rb, cb, self.by_rows), b.mul(rb, cb)
 
         def task(t: V, held: list[V]) -> list[V]:
             if self.packed is not None:
-                # Neighbouring tasks, which one thread does, share what is larger: a block of rows of A or of columns of B.
                 batch, rest = b.udiv(t, each), b.urem(t, each)
-                major, minor = b.udiv(rest, fast), b.urem(rest, fast)
-                rblock, cblock = b.select(by_rows, major, minor), b.select(by_rows, minor, major)
+                rblock, cblock = order(rest)
             else:
                 rblock, rest = b.urem(t, rb), b.udiv(t, rb)
                 cblock, batch = b.urem(rest, cb), b.udiv(rest, cb)

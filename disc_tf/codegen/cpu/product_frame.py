@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu.frame import KernelFrame
@@ -84,6 +84,21 @@ def unravel(b: FnBuilder, index: V, extents: Sequence[V]) -> list[V]:
         out.append(b.urem(index, e))
         index = b.udiv(index, e)
     return [index, *reversed(out)] if extents else []
+
+
+def grid_order(b: FnBuilder, rows: V, columns: V, by_rows: V) -> Callable[[V], tuple[V, V]]:
+    """The (row, column) of a task number of a grid, counted along rows where `by_rows`, else along columns.
+
+    Neighbouring tasks, which one thread does, then share what is larger. Products and convolutions choose alike, so that a thread finds
+    in its cache what it wrote itself.
+    """
+    fast = b.select(by_rows, columns, rows)
+
+    def place(task: V) -> tuple[V, V]:
+        major, minor = b.udiv(task, fast), b.urem(task, fast)
+        return b.select(by_rows, major, minor), b.select(by_rows, minor, major)
+
+    return place
 
 
 def offset_of(b: FnBuilder, start: V, index: Sequence[V], strides: Sequence[V]) -> V:
