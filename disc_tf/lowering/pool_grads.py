@@ -17,6 +17,7 @@ from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, lowest, widen
 from disc_tf.lowering.pooling import window_elements
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
+from disc_tf.lowering.rows import scatter_rows
 from disc_tf.lowering.shapes import invalid
 
 LAST = "channels last"
@@ -104,6 +105,12 @@ def max_pool_with_argmax(ctx: LoweringContext, node: NodeView, x: Value) -> list
     return [value, convert(ctx, index, node.dtype("Targmax", DType.I64))]
 
 
+def _to_winners(ctx: LoweringContext, x: Value, index: Value, grad: Value) -> Value:
+    """Zeros like ``x``, plus each element of ``grad`` where its flat ``index`` says."""
+    b, size, zeros = ctx.b, product(grad.dims), ctx.full(0, grad.dtype, (product(x.dims),))
+    return b.reshape(scatter_rows(ctx, zeros, b.reshape(index, (size, 1)), b.reshape(grad, (size,)), "add"), x.dims)
+
+
 def _max_pool_grad(
     ctx: LoweringContext, node: NodeView, x: Value, y: Value, grad: Value, ksize: Sequence[int], strides: Sequence[int]
 ) -> Value:  # fmt: skip
@@ -111,12 +118,7 @@ def _max_pool_grad(
     check_shape(ctx, "grad", grad, wanted)
     grad = ctx.cast_dims(grad, wanted)
     _, position = _argmax(ctx, x, window, steps, pads)
-    index = ctx.b.reshape(flat_index(ctx, position, x, True), (product(wanted), 1))
-    (out,) = ctx.b.scatter(
-        [ctx.full(0, grad.dtype, (product(x.dims),))], index, [ctx.b.reshape(grad, (product(wanted),))], "add",
-        update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
-    )  # fmt: skip
-    return ctx.b.reshape(out, x.dims)
+    return _to_winners(ctx, x, flat_index(ctx, position, x, True), grad)
 
 
 @lowering("MaxPoolGrad", dtypes=NUMBERS, limits=LAST)
@@ -130,6 +132,26 @@ def max_pool_grad_v2(ctx: LoweringContext, node: NodeView, x: Value, y: Value, g
     """MaxPoolGrad with window and strides as operands."""
     sizes, steps = (constant_ints(ctx, v, f"{what} of MaxPoolGradV2") for v, what in ((ksize, "ksize"), (strides, "strides")))
     return _max_pool_grad(ctx, node, x, y, grad, sizes, steps)
+
+
+@lowering("MaxPoolGradWithArgmax", dtypes={"T": NUMBERS, "Targmax": {DType.I64}})
+def max_pool_grad_with_argmax(ctx: LoweringContext, node: NodeView, x: Value, grad: Value, argmax: Value) -> Value:
+    """Each gradient goes to the element at its flat index; one outside of the tensor, where TensorFlow ends the process, is an error."""
+    if x.rank != 4:
+        raise invalid(f"input must be 4-dimensional: {x.type}")
+    window, steps = _window(node, node.ints("ksize"), node.ints("strides"), 4)
+    pads = paddings(ctx, node, x.dims[1:-1], window, steps, (1, 1), False)
+    wanted = (x.dims[0], *(p.out for p in pads), x.dims[-1])
+    for name, v in (("grad", grad), ("argmax", argmax)):
+        if v.rank != 4:
+            raise invalid(f"{name} must be 4-dimensional: {v.type}")
+        check_shape(ctx, name, v, wanted)
+    b, index = ctx.b, ctx.cast_dims(argmax, wanted)
+    if not node.attr("include_batch_in_index", False):
+        index = b.add(index, b.multiply(b.iota(DType.I64, wanted, 0), ctx.broadcast_to(ctx.dim(product(x.dims[1:])), wanted)))
+    inside = b.and_(b.compare(index, 0, "GE"), b.compare(index, ctx.broadcast_to(ctx.dim(product(x.dims)), wanted), "LT"))
+    ctx.check(inside, message="argmax has an index outside of the input")
+    return _to_winners(ctx, x, index, ctx.cast_dims(grad, wanted))
 
 
 @lowering("AvgPoolGrad", "AvgPool3DGrad", dtypes=FLOATS, limits=LAST)

@@ -130,7 +130,10 @@ def pool_positions(g: Generator) -> None:
         return
     how: dict[str, Any] = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 1, 1], "padding": g.choice(("SAME", "VALID"))}
     if g.flip():
-        g.add("MaxPoolWithArgmax", {"input": x}, **how, include_batch_in_index=g.flip())
+        how["include_batch_in_index"] = g.flip()
+        found = g.add("MaxPoolWithArgmax", {"input": x}, **how)
+        if found and not any(0 in shape for shapes in g.shapes_of(x, found[0]) for shape in shapes):
+            g.add("MaxPoolGradWithArgmax", {"input": x, "grad": found[0], "argmax": found[1]}, **how, ulps=4, sums=True)
         return
     ints = {k: g.const(how[k], np.int32) for k in ("ksize", "strides")}
     y = g.add("MaxPoolV2", {"input": x, **ints}, padding=how["padding"])

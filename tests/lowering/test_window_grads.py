@@ -7,7 +7,7 @@ import pytest
 
 from disc_tf.ir.types import DType
 from disc_tf.lowering.registry import NUMBERS
-from disc_tf.testing.tf_case import Tolerance, array, check_op, tf_answer
+from disc_tf.testing.tf_case import MODES, Failure, Tolerance, array, check_op, lower_graph, one_op_graph, our_answer, tf_answer
 
 SUM = Tolerance(ulps=32, relative_floor=1.0)
 FLOATS = [d for d in DType if d.is_float]
@@ -117,6 +117,53 @@ def test_argmax(batched, padding) -> None:
                 "MaxPoolWithArgmax", input=array((batch, *extents, 3), "f32"), ksize=outer(window), strides=outer(strides), padding=padding,
                 include_batch_in_index=batched, Targmax=np.int32 if batched else np.int64,
             )  # fmt: skip
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_max_pool_grad_with_argmax(batched, padding) -> None:
+    """TensorFlow's own indices, and any others in the same image: several gradients at one place."""
+    for extents, strides, window in (c for c in PLANE if fits(c[0], c[2], padding)):
+        for batch, channels in ((2, 3), (0, 3), (2, 0), (1, 33)):
+            x, how = array((batch, *extents, channels), "f32"), {"ksize": outer(window), "strides": outer(strides), "padding": padding}
+            if x.size:
+                found = tf_answer("MaxPoolWithArgmax", {"input": x, **how, "include_batch_in_index": batched})
+                assert isinstance(found, list), found
+                indices = [found[1]]
+            else:
+                indices = [np.zeros((batch, *windows(extents, window, strides, padding), channels), np.int64)]
+            g = array(indices[0].shape, "f32", 1)
+            if x.size:
+                image = x.size // batch
+                indices.append(array(g.shape, "i64", 2, 0, image - 1) + image * batched * np.arange(batch).reshape(-1, 1, 1, 1))
+            for at in indices:
+                check_op("MaxPoolGradWithArgmax", input=x, grad=g, argmax=at, include_batch_in_index=batched, tol=SUM, **how)
+
+
+@pytest.mark.parametrize("dtype", sorted(NUMBERS, key=str), ids=str)
+def test_max_pool_grad_with_argmax_dtypes(dtype) -> None:
+    x, g, at = array((2, 5, 6, 3), dtype), array((2, 3, 3, 3), dtype, 1), array((2, 3, 3, 3), "i64", 2, 0, 5 * 6 * 3 - 1)
+    check_op("MaxPoolGradWithArgmax", input=x, grad=g, argmax=at, ksize=[1, 3, 2, 1], strides=[1, 2, 2, 1], padding="SAME", tol=SUM)
+
+
+def test_max_pool_grad_with_argmax_misfits() -> None:
+    x, at = array((1, 4, 6, 2), "f32"), np.zeros((1, 2, 3, 2), np.int64)
+    how = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
+    for grad, argmax in ((array((1, 2, 2, 2), "f32"), at), (array((1, 2, 3, 2), "f32"), at[:, :1])):
+        check_op("MaxPoolGradWithArgmax", input=x, grad=grad, argmax=argmax, **how)
+
+
+@pytest.mark.parametrize("bad", [-1, 48, 2**40])
+def test_max_pool_grad_with_argmax_outside(bad) -> None:
+    """TensorFlow ends the process there: nothing to compare with."""
+    at = np.zeros((1, 2, 3, 2), np.int64)
+    at[0, 1, 1, 1] = bad
+    operands = {"input": array((1, 4, 6, 2), "f32"), "grad": array((1, 2, 3, 2), "f32"), "argmax": at}
+    how = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "VALID"}
+    graph = one_op_graph("MaxPoolGradWithArgmax", {**operands, **how}, ())
+    for mode in MODES:
+        found = our_answer(lower_graph(graph, mode), graph.arrays)
+        assert isinstance(found, Failure) and found.code == 3 and "argmax has an index outside of the input" in found.message
 
 
 @pytest.mark.parametrize("dtype", sorted(NUMBERS - {DType.U64}, key=str), ids=str)
