@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -195,18 +196,18 @@ def default_outputs(graph_def: Any) -> list[str]:
     return [f"{name}:0" for name in Graph(graph_def).sinks()[0]]
 
 
+def shape_text(text: str) -> str:
+    """The type of ``--shape``: what `parse_sizes` takes, as it is (a configuration file has it so, too)."""
+    pairs = [[x.strip() for x in part.partition("=")] for part in text.split(",")]
+    names = [name for name, _, _ in pairs]
+    if not all(names) or len(set(names)) < len(names) or not all(value.isascii() and value.isdigit() for _, _, value in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: write it as NAME=EXTENT,NAME=EXTENT")
+    return text
+
+
 def parse_sizes(texts: Sequence[str]) -> list[dict[str, int]]:
-    """``"B=1,S=7"`` -> {"B": 1, "S": 7}."""
-    out = []
-    for text in texts:
-        sizes: dict[str, int] = {}
-        for part in text.split(","):
-            name, sep, value = part.partition("=")
-            if not sep or not value.strip().lstrip("-").isdigit() or int(value) < 0:
-                raise CommandError(f"--shape {text!r}: write it as NAME=EXTENT,NAME=EXTENT", USAGE)
-            sizes[name.strip()] = int(value)
-        out.append(sizes)
-    return out
+    """``"B=1,S=7"`` -> {"B": 1, "S": 7}, of texts that `shape_text` took."""
+    return [{name.strip(): int(value) for name, _, value in (part.partition("=") for part in text.split(","))} for text in texts]
 
 
 def check_sizes(specs: Sequence[InputSpec], sizes: Sequence[dict[str, int]]) -> None:

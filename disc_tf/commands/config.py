@@ -82,7 +82,7 @@ def _value(path: str, name: str, action: argparse.Action, value: Any) -> Any:
     if isinstance(action, argparse._AppendAction) or action.nargs in ("+", "*"):
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
             raise CommandError(f"{path}: {name} is a list of strings, not {value!r}", USAGE)
-        return value
+        return [_converted(path, name, action.type, v) for v in value]
     kind = action.type
     if kind is None or kind is str:
         if not isinstance(value, str):
@@ -90,8 +90,15 @@ def _value(path: str, name: str, action: argparse.Action, value: Any) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise CommandError(f"{path}: {name} is a number, not {value!r}", USAGE)
+    return _converted(path, name, kind, str(value))
+
+
+def _converted(path: str, name: str, kind: Any, text: str) -> Any:
+    """``text`` as the flag's type has it."""
+    if not callable(kind):
+        return text
     try:
-        return kind(str(value)) if callable(kind) else value
+        return kind(text)
     except (ValueError, argparse.ArgumentTypeError) as e:
         raise CommandError(f"{path}: {name}: {e}", USAGE) from e
 

@@ -129,9 +129,11 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     graph = read_whole_graph(args.input)
     say(f"read {args.input}: {len(graph.node)} nodes")
-    specs, outputs, trace = ([], list(args.outputs), [])
+    specs, outputs, sizes = ([], list(args.outputs), None)
     if not args.no_verify and not args.dry_run:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
+        sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
+        check_sizes(specs, sizes or [])
     elif not args.outputs:
         _, outputs, _ = quiet_specs(args, graph)
     try:
@@ -146,14 +148,11 @@ def run(args: argparse.Namespace) -> int:
     if args.remote_dry_run:
         return OK
     report = result.report
-    code, sizes = OK, None
+    code = OK
     if not args.dry_run:
         if args.no_verify:
             report.warnings.append(NOT_VERIFIED)
         elif report.compiled_clusters:
-            sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
-            if sizes:
-                check_sizes(specs, sizes)
             candidate = result.graph_def
             result = _prove(args, graph, result, specs, sizes, say, options)
             report = result.report

@@ -107,9 +107,11 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
     from disc_tf.standalone import compile_graph_def
 
     graph, outputs, names = _read(args, say)
-    specs, trace = [], []
+    specs, sizes = [], None
     if not args.no_verify:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, outputs)
+        sizes = parse_sizes(args.shape) or trace[: args.points] or None
+        check_sizes(specs, sizes or [])
     with scratch(f".{target.name}.", target.parent) as temp:
         made = temp / target.name
         found = compile_graph_def(graph, outputs or None, made, options=options, names=names, progress=say)
@@ -119,7 +121,6 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
             "segments": [{"waits_for": needs, "makes": makes} for needs, makes in found.segments], "verified": None, "shapes": [],
         }  # fmt: skip
         if not args.no_verify:
-            sizes = parse_sizes(args.shape) or (trace[: args.points] if trace else None)
             file = Path(temp) / "frozen.pb"
             if names:
                 file.write_bytes(serialized(graph))
@@ -161,7 +162,6 @@ def _prove(
 
     if sizes is None:
         sizes = sample_sizes(specs, args.points)
-    check_sizes(specs, sizes)
     try:
         runner = load(made)
     except DiscError as e:

@@ -25,6 +25,7 @@ from disc_tf.commands.common import (
     model_specs,
     parse_sizes,
     read_graph,
+    shape_text,
 )
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, write_bench, write_csv, write_verification
@@ -92,7 +93,7 @@ def add_shape_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
     parser.add_argument("--inputs-json", metavar="F", help="model description: inputs, outputs, points (default: IN with .json)")
     parser.add_argument(
-        "--shape", action="append", default=[], metavar="DIMS", help="extents of the dims, e.g. B=2,S=37 (repeatable)"
+        "--shape", action="append", type=shape_text, default=[], metavar="DIMS", help="extents of the dims, e.g. B=2,S=37 (repeatable)"
     )
     parser.add_argument("--points", type=at_least(1), default=POINTS, metavar="N", help="how many shapes to generate without --shape")
     parser.add_argument("--threads", type=at_least(0), default=0, metavar="N", help="threads for both sides (default: all)")

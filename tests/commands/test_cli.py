@@ -101,6 +101,8 @@ def test_the_server_is_a_command_of_its_own(capsys: pytest.CaptureFixture[str]) 
         ["bench", "in.pb", "in.pb", "--shape", "B"],
         ["verify", "in.pb", "in.pb", "--shape", "B=-1"],
         ["verify", "in.pb", "in.pb", "--shape", "nodim=3"],
+        ["verify", "in.pb", "in.pb", "--shape", "x/0=3,x/0=4"],
+        ["optimize", "in.pb", "-o", "out.pb", "--shape", "x/0=2;x/1=3"],
         ["optimize", "in.pb", "-o", "out.pb", "--min-cluster-size", "few"],
         ["optimize", "in.pb", "-o", "out.pb", "--target", ","],
         ["doctor", "--fix"],
@@ -110,6 +112,15 @@ def test_the_server_is_a_command_of_its_own(capsys: pytest.CaptureFixture[str]) 
 def test_wrong_use(graph: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.chdir(graph.parent)
     assert run(*arguments) == 2
+    assert {p.name for p in graph.parent.iterdir()} == {"in.pb"}
+
+
+@pytest.mark.parametrize("output", ["out.pb", "out.disc"])
+def test_a_shape_that_does_not_fit_is_said_before_compiling(graph: Path, monkeypatch, capsys, output: str) -> None:
+    monkeypatch.setattr("disc_tf.optimizer.optimize_graph_def", None)
+    monkeypatch.setattr("disc_tf.standalone.compile_graph_def", None)
+    assert run("optimize", str(graph), "-o", str(graph.parent / output), "--shape", "nodim=3") == 2
+    assert "--shape: " in capsys.readouterr().err
     assert {p.name for p in graph.parent.iterdir()} == {"in.pb"}
 
 

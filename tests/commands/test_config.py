@@ -86,6 +86,7 @@ def test_flags_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("points = 0", 2, "points: 0 is less than 1"),
         ("points = true", 2, "points is a number, not True"),
         ("points = 'six'", 2, "points is a number"),
+        ("shape = ['B']", 2, "shape: 'B': write it as NAME=EXTENT,NAME=EXTENT"),
         ("deny = 'MatMul'", 2, "deny is a list of strings, not 'MatMul'"),
         ("deny = [1]", 2, "deny is a list of strings"),
         ("strict = 1", 2, "strict is true or false, not 1"),
