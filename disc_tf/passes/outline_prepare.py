@@ -35,8 +35,8 @@ def outline(module: Module, growth: int = 2) -> int:
     main = module.main
     if "prepare" in module.functions:
         raise ValueError("outline_prepare: the module has a function 'prepare' already")
-    weights = {p for p, a in zip(main.params, main.args, strict=True) if a.kind in _WEIGHTS}
-    made = _weight_values(main, weights, growth)
+    weights = weight_parameters(main)
+    made = weight_values(main, weights, growth)
     frontier: dict[Value, None] = {}
     for op in main.body.ops:
         if op in made:
@@ -58,8 +58,13 @@ def outline(module: Module, growth: int = 2) -> int:
     return len(results)
 
 
-def _weight_values(fn: Function, weights: set[Value], growth: int) -> dict[Op, bool]:
-    """Ops computable from weights and constants -> whether they depend on a weight at all."""
+def weight_parameters(fn: Function) -> set[Value]:
+    """The parameters that are weights: constants and variables."""
+    return {p for p, a in zip(fn.params, fn.args, strict=True) if a.kind in _WEIGHTS}
+
+
+def weight_values(fn: Function, weights: set[Value], growth: int = 2) -> dict[Op, bool]:
+    """Ops computable from weights and constants (not much larger than these) -> whether they depend on a weight at all."""
     made: dict[Op, bool] = {}
     for op in fn.body.ops:
         if base_name(op.name) not in _MOVABLE or len(op.results) != 1 or not isinstance(op.result.type, TensorType):

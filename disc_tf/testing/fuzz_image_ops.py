@@ -57,6 +57,9 @@ def convolution(g: Generator) -> None:
         found = g.add("BiasAdd", {"value": found[0], "bias": bias})
         if found and g.flip():
             g.add(g.choice(("Relu", "Relu6")), {"features": found[0]})
+            return
+    if found and g.flip(0.3):
+        _normalise(g, found[0])
 
 
 @generator()
@@ -66,7 +69,10 @@ def depthwise(g: Generator) -> None:
         return
     w = weights(g, x, *_window(g, 2), g.shape(x)[-1], int(g.choice((1, 1, 2, 3))))
     stride = int(g.choice((1, 1, 2)))
-    g.add("DepthwiseConv2dNative", {"input": x, "filter": w}, strides=[1, stride, stride, 1], ulps=2, sums=True, **_padding(g, 2, False))
+    how = _padding(g, 2, False)
+    found = g.add("DepthwiseConv2dNative", {"input": x, "filter": w}, strides=[1, stride, stride, 1], ulps=2, sums=True, **how)
+    if found and g.flip(0.3):
+        _normalise(g, found[0])
 
 
 @generator()
@@ -148,7 +154,12 @@ def blocks(g: Generator) -> None:
 @generator()
 def batch_norm(g: Generator) -> None:
     x = image(g, 4, "float32")
-    if x is None or str(g.value(x).dtype) not in ("float32", "float16", "bfloat16"):
+    if x is not None:
+        _normalise(g, x)
+
+
+def _normalise(g: Generator, x: Ref) -> None:
+    if str(g.value(x).dtype) not in ("float32", "float16", "bfloat16"):
         return
     c = g.shape(x)[-1]
     parts = [g.const(g.data("float32", (c,), False)) for _ in range(3)]
