@@ -17,7 +17,7 @@ def live_ranges(
     """First and last step (inclusive) at which each arena buffer is needed.
 
     A view extends the life of the buffer it looks into, since places share the buffer. A buffer that a result is copied from lives to
-    the end.
+    the end. Loops beside each other count as one step.
     """
     live: dict[Buffer, tuple[int, int]] = {}
 
@@ -37,4 +37,5 @@ def live_ranges(
     for plan in outputs:
         if plan.source is not None:
             touch(plan.source.buffer, len(steps))
-    return live
+    together = {k for k, step in enumerate(steps) if step.fusion.attrs.get("beside")}
+    return {b: (first - (first in together), last + (last + 1 in together)) for b, (first, last) in live.items()}

@@ -206,6 +206,8 @@ class BodyEmitter(RunEmitter):
         self.scalars = HostScalars(self.b, self.dims, self._load_scalar)
         self.prepared_buffers: dict[int, Buffer] = {}
         self.epoch = 0
+        #: functions beside this one that it launches (`host_beside`)
+        self.beside: list[FnBuilder] = []
         #: the next arena slot that is free for a region
         self.slots = [first_arena_slot + 1 + sum(op.name == "disc.bind_dim" for op in fn.body.ops)]
 
@@ -331,6 +333,7 @@ class BodyEmitter(RunEmitter):
         bound: dict[str, int] = {}
         for i, x in enumerate(self.launches):
             fusion = x.step.fusion
+            i += self._waits(i)
             for op in fusion.ops:
                 if op.name == "disc.check" or (op.regions and x.regions):
                     checks.append((position[op], i))
@@ -365,10 +368,7 @@ class BodyEmitter(RunEmitter):
                     self._store_scalar(v)
             return
         if launch.regions:
-            from disc_tf.codegen.host_regions import RegionLaunch, emit_region
-
-            assert isinstance(launch, RegionLaunch)
-            emit_region(self, index, launch)
+            self._emit_regions(index, launch)
             return
         if fusion.kind == "update":
             self.emit_update(launch)
@@ -384,6 +384,22 @@ class BodyEmitter(RunEmitter):
 
     def emit_update(self, launch: Launch) -> None:
         raise ValueError("an update in place outside of a loop")
+
+    def _waits(self, index: int) -> bool:
+        """Whether the step is a loop that the next one runs beside: both are emitted then."""
+        return index + 1 < len(self.launches) and bool(self.launches[index + 1].step.fusion.attrs.get("beside"))
+
+    def _emit_regions(self, index: int, launch: Launch) -> None:
+        from disc_tf.codegen.host_beside import emit_beside
+        from disc_tf.codegen.host_regions import RegionLaunch, emit_region
+
+        assert isinstance(launch, RegionLaunch)
+        if launch.step.fusion.attrs.get("beside"):
+            first = self.launches[index - 1]
+            assert isinstance(first, RegionLaunch)
+            emit_beside(self, index, first, launch)
+        elif not self._waits(index):
+            emit_region(self, index, launch)
 
     def _choose(self, variants: Sequence[Variant], plans: list[list[LaunchArgs]]) -> None:
         first, rest = variants[0], variants[1:]

@@ -8,15 +8,15 @@ what depends on a dim that is bound in it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from disc_tf.buffers.bufferize import byte_size
-from disc_tf.buffers.types import Buffer, Buffers, Place, Step
+from disc_tf.buffers.types import Buffer, Buffers, Place, Step, TempLike
 from disc_tf.codegen.dims import DimEmitter
 from disc_tf.codegen.host import BodyEmitter, Launch, emit_copy
 from disc_tf.codegen.host_scalar import HostScalars
 from disc_tf.codegen.kernel import Temp
-from disc_tf.codegen.llvm import I8, I64, Ty, V, int_ty
+from disc_tf.codegen.llvm import I8, I64, FnBuilder, Ty, V, int_ty
 from disc_tf.fusion.outline import RegionFunction
 from disc_tf.fusion.types import Fusion, PrepareEntry
 from disc_tf.ir.core import Op, Value
@@ -212,17 +212,20 @@ def _cell(v: Value) -> Ty:
     return int_ty(8 * v.dtype.bytes)
 
 
+def places_of(e: BodyEmitter, index: int, launch: RegionLaunch) -> tuple[dict[TempLike, Buffer], list[V]]:
+    """The step's temporaries, and the addresses of its results."""
+    temps = dict(zip(launch.step.temps, e.buffers.temps.get(index, ()), strict=True))
+    unread = {k: Place(temps[t]) for k, t in launch.unread.items()}
+    return temps, [e.pointer(unread.get(k) or e.buffers.places[r]) for k, r in enumerate(launch.call.results)]
+
+
 def emit_region(e: BodyEmitter, index: int, launch: RegionLaunch) -> None:
     """The code of a ``while`` or ``case`` step."""
-    temps = dict(zip(launch.step.temps, e.buffers.temps.get(index, ()), strict=True))
-    results = [
-        e.pointer(Place(temps[launch.unread[k]]) if k in launch.unread else e.buffers.places[r]) for k, r in enumerate(launch.call.results)
-    ]
+    temps, results = places_of(e, index, launch)
     if launch.call.name == "case":
         _emit_case(e, launch, results)
     else:
-        spare = {k: e.pointer(Place(temps[t])) for k, t in launch.spare.items()}
-        _emit_while(e, launch, results, spare)
+        while_code(e, launch, results, temps).run(e.b)
 
 
 def _emit_case(e: BodyEmitter, launch: RegionLaunch, results: list[V]) -> None:
@@ -235,41 +238,58 @@ def _emit_case(e: BodyEmitter, launch: RegionLaunch, results: list[V]) -> None:
     e.b.switch(number, cases, lambda: branches[-1].run((), results))
 
 
-def _emit_while(e: BodyEmitter, launch: RegionLaunch, results: list[V], spare: dict[int, V]) -> None:
-    b, op = e.b, launch.call
+@dataclasses.dataclass
+class WhileCode:
+    """A loop that is about to be entered: its regions, and where the carried values lie at first, in the end and meanwhile."""
+
+    op: Op
+    cond: RegionEmitter
+    body: RegionEmitter
+    inits: list[V]
+    results: list[V]
+    spare: dict[int, V]
+
+    def run(self, b: FnBuilder) -> None:
+        """The loop, in the function of ``b``."""
+        cond, body, results, op = self.cond, self.body, self.results, self.op
+        for k in body.region.in_place:
+            copy_value(body, results[k], self.inits[k], op.operands[k])
+        moving = sorted(self.spare)
+        answer = b.alloca(I64, 1, 16)
+
+        def places(carried: list[V]) -> list[V]:
+            """Where each carried value lies."""
+            out = list(results)
+            for i, k in enumerate(moving):
+                out[k] = carried[3 * i]
+            return out
+
+        def test(carried: list[V]) -> V:
+            cond.run(places(carried), [answer])
+            return cond.scalars.value(cond.fn.results[0])
+
+        def step(carried: list[V]) -> list[V]:
+            now, after = places(carried), list(results)
+            for i, k in enumerate(moving):
+                after[k] = carried[3 * i + 1]
+            body.run(now, after)
+            return [carried[3 * i + j] for i in range(len(moving)) for j in (1, 2, 1)]
+
+        last = b.while_loop([x for k in moving for x in (self.inits[k], results[k], self.spare[k])], test, step)
+        for i, k in enumerate(moving):
+            elsewhere = b.icmp("ne", last[3 * i], results[k])
+
+            def bring(k: int = k, source: V = last[3 * i]) -> None:
+                copy_value(body, results[k], source, op.results[k])
+
+            b.if_then(elsewhere, bring)
+
+
+def while_code(e: BodyEmitter, launch: RegionLaunch, results: list[V], temps: Mapping[TempLike, Buffer]) -> WhileCode:
+    """Made at the top level: all that the loop takes from around it is there when it is entered."""
     cond, body = (RegionEmitter(e, code) for code in launch.regions)
-    inits = [e.pointer(e.buffers.places[v]) for v in op.operands]
-    for k in body.region.in_place:
-        copy_value(e, results[k], inits[k], op.operands[k])
-    moving = sorted(spare)
-    answer = b.alloca(I64, 1, 16)
-
-    def places(carried: list[V]) -> list[V]:
-        """Where each carried value lies."""
-        out = list(results)
-        for i, k in enumerate(moving):
-            out[k] = carried[3 * i]
-        return out
-
-    def test(carried: list[V]) -> V:
-        cond.run(places(carried), [answer])
-        return cond.scalars.value(cond.fn.results[0])
-
-    def step(carried: list[V]) -> list[V]:
-        now, after = places(carried), list(results)
-        for i, k in enumerate(moving):
-            after[k] = carried[3 * i + 1]
-        body.run(now, after)
-        return [carried[3 * i + j] for i in range(len(moving)) for j in (1, 2, 1)]
-
-    last = b.while_loop([x for k in moving for x in (inits[k], results[k], spare[k])], test, step)
-    for i, k in enumerate(moving):
-        elsewhere = b.icmp("ne", last[3 * i], results[k])
-
-        def bring(k: int = k, source: V = last[3 * i]) -> None:
-            copy_value(e, results[k], source, op.results[k])
-
-        b.if_then(elsewhere, bring)
+    inits = [e.pointer(e.buffers.places[v]) for v in launch.call.operands]
+    return WhileCode(launch.call, cond, body, inits, results, {k: e.pointer(Place(temps[t])) for k, t in launch.spare.items()})
 
 
-__all__ = ["RegionCode", "RegionEmitter", "RegionLaunch", "emit_region", "region_launch"]
+__all__ = ["RegionCode", "RegionEmitter", "RegionLaunch", "WhileCode", "emit_region", "region_launch", "while_code"]

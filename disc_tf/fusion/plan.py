@@ -16,6 +16,7 @@ from disc_tf.fusion.groups import MAX_OPS, Group, Grouping
 from disc_tf.fusion.outline import REGION_OPS, UPDATE
 from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention, settle_dots
 from disc_tf.fusion.region import RegionBuilder
+from disc_tf.fusion.side_by_side import beside
 from disc_tf.fusion.stitch import is_row_reduce, rows_group
 from disc_tf.fusion.types import Fusion, Plan
 from disc_tf.fusion.views import VIEW_OPS, View, apply_op
@@ -64,7 +65,8 @@ def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False) -
     for op in nodes:
         if op not in grouping.group_of:
             grouping.start(_rest_kind(op, access), op)
-    return Plan(fn, _schedule(grouping))
+    fusions = _schedule(grouping)
+    return Plan(fn, fusions if host_results else beside(fusions, fn.results))
 
 
 def _rest_kind(op: Op, access: Access) -> str:

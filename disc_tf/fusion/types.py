@@ -84,7 +84,8 @@ class Fusion:
         ``inner`` 1, seed ``qk.result``), ``probs`` (the resolved value that multiplies v), ``region`` over batch+m+dv, seed ``pv.result``.
       view: ``view`` (`View` of the input, contiguous, that the output aliases).
       library: ``call`` (the op).
-      while, case: ``call`` (the op), ``regions``: `RegionFunction` and `Plan` of each region. update: an update in place (`outline`).
+      while, case: ``call`` (the op), ``regions``: `RegionFunction` and `Plan` of each region; ``beside``: the loop may run at the same
+        time as the one before it (`side_by_side`). update: an update in place (`outline`).
     """
 
     kind: str

@@ -13,6 +13,7 @@ from disc_tf.passes.cse import CSE
 from disc_tf.passes.dce import DCE
 from disc_tf.passes.dot_rules import DotCanonicalize, DotMerge
 from disc_tf.passes.fold_norms import FoldNorms
+from disc_tf.passes.loop_facts import LoopFacts
 from disc_tf.passes.loops import HoistLoops
 from disc_tf.passes.outline_prepare import OutlinePrepare
 from disc_tf.passes.shape_simplifier import ShapeSimplifier
@@ -24,8 +25,8 @@ from disc_tf.passes.wide_concats import WideConcats
 PASSES: dict[str, type[Pass]] = {
     p.name: p
     for p in (
-        Canonicalize, ConstantFolding, ConvToDot, CSE, DCE, DotCanonicalize, DotMerge, FoldNorms, HoistLoops, OutlinePrepare,
-        ShapeSimplifier, SpreadSplats, WideConcats,
+        Canonicalize, ConstantFolding, ConvToDot, CSE, DCE, DotCanonicalize, DotMerge, FoldNorms, HoistLoops, LoopFacts,
+        OutlinePrepare, ShapeSimplifier, SpreadSplats, WideConcats,
     )
 }  # fmt: skip
 
@@ -39,6 +40,7 @@ SHARED: tuple[Pass, ...] = (
     CSE(),
     ConvToDot(),
     HoistLoops(),
+    LoopFacts(),
     DotCanonicalize(),
     FoldNorms(),
     DotMerge(),

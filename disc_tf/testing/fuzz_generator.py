@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from disc_tf.ir.types import DType
-from disc_tf.testing.fuzz_program import Evaluation, Program, Ref, Step
+from disc_tf.testing.fuzz_program import MOST_ELEMENTS, Evaluation, Program, Ref, Step
 from disc_tf.testing.tf_case import specials
 
 FLOATS = ("float32", "float32", "float32", "float64", "float16", "bfloat16")
@@ -160,10 +161,20 @@ class Generator:
             return r.integers(0 if t.kind == "u" else -5, 9, shape).astype(t)
         return np.asarray(r.uniform(-2, 2, shape)).astype(t)
 
+    def _small(self, dims: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        """The dims, the greatest ones 1 where the tensor would be larger than what a step may give."""
+        extents = [d if isinstance(d, int) else self.program.sizes[0][d] for d in dims]
+        out = list(dims)
+        while math.prod(extents) > MOST_ELEMENTS:
+            at = extents.index(max(extents))
+            extents[at] = out[at] = 1
+        return tuple(out)
+
     def placeholder(self, dtype: str, dims: Sequence[str | int] | None = None, special: bool | None = None) -> Ref:
         """A new input; ``dims`` (symbols and ints), ``special`` (hard values): at random."""
         dims = tuple(self.dims() if dims is None else dims)
         special = self.flip(0.15) if special is None else special
+        dims = self._small(dims)
         data = [self.data(dtype, [d if isinstance(d, int) else sizes[d] for d in dims], special) for sizes in self.program.sizes]
         declared = tuple(d if isinstance(d, int) and self.flip() else "?" if isinstance(d, int) else d for d in dims)
         return self.add("Placeholder", {}, dtype=dtype, dims=declared, data=data)[0]

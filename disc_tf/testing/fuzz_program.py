@@ -27,6 +27,10 @@ _MOVED_ALONE = 4
 Operand = Ref | list[Ref]
 
 
+#: of a tensor at the first assignment: a step that gives more is not taken
+MOST_ELEMENTS = 20000
+
+
 @dataclasses.dataclass
 class Step:
     """``op``: a raw op, "Placeholder" (attrs: dtype, dims: names or ints, data: one array per size assignment) or "Const" (attrs: value).
@@ -175,7 +179,7 @@ class Evaluation:
             found = self._one(step, k)
             if k == 0 and isinstance(found[0], Failed):
                 return False
-            if k == 0 and any(DType.from_tf(t.dtype.as_datatype_enum) is None or t.shape.num_elements() > 20000 for t in found[0]):
+            if k == 0 and any(DType.from_tf(t.dtype.as_datatype_enum) is None or t.shape.num_elements() > MOST_ELEMENTS for t in found[0]):
                 return False
             done.append(found)
         for k, (tensors, values, errors) in enumerate(done):
