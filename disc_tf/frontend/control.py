@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from disc_tf.frontend.functions import has_effect
 from disc_tf.frontend.graph import Graph, Node, TensorRef
+from disc_tf.frontend.handles import source_of
 from disc_tf.frontend.opdefs import CALL_OPS, CANNOT_FAIL, CONTROL_FLOW, READS
 
 #: a set of nearest hard nodes may not grow beyond this; the node itself then stands for them
@@ -41,18 +42,15 @@ def is_hard(node: Node, live: set[str], functions: Mapping[str, object]) -> bool
     return node.op not in CANNOT_FAIL and node.name not in live
 
 
-def _changed(node: Node, graph: Graph, functions: Mapping[str, object]) -> Iterable[TensorRef]:
-    """Handles of the variables that a node may change."""
+def _changed(node: Node, graph: Graph, functions: Mapping[str, object]) -> Iterable[str]:
+    """The variables that a node may change."""
     if node.op in READS or not has_effect(node.op, functions):
         return []
-    return [_handle(graph, ref) for ref in node.inputs]
+    return [_variable(graph, ref) for ref in node.inputs]
 
 
-def _handle(graph: Graph, ref: TensorRef) -> TensorRef:
-    """The tensor that a handle comes from, identities seen through."""
-    while (node := graph[ref[0]]).op == "Identity" and node.inputs:
-        ref = node.inputs[0]
-    return ref
+def _variable(graph: Graph, ref: TensorRef) -> str:
+    return source_of(*ref, lambda name: graph[name].proto, lambda name: graph[name].inputs)
 
 
 def nearest_hard(graph: Graph, order: Sequence[Node], outputs: Iterable[str], targets: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -64,7 +62,7 @@ def nearest_hard(graph: Graph, order: Sequence[Node], outputs: Iterable[str], ta
     bodies = {n.name for n in order if (n.op in FUNCTIONAL or n.op in functions) and is_hard(n, live, functions)}
     changed = {ref for node in order for ref in _changed(node, graph, functions)}
     for node in order:
-        early = node.op == "ReadVariableOp" and _handle(graph, node.inputs[0]) in changed
+        early = node.op == "ReadVariableOp" and _variable(graph, node.inputs[0]) in changed
         if early or is_hard(node, live, functions) or any(n in bodies for n, _ in node.inputs):
             found[node.name] = frozenset((node.name,))
             continue

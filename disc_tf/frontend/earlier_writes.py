@@ -12,11 +12,9 @@ from typing import Any
 
 from disc_tf.frontend.functions import called_functions
 from disc_tf.frontend.graph import parse_tensor
+from disc_tf.frontend.handles import source_of
 from disc_tf.frontend.opdefs import op_info
 from disc_tf.frontend.state import writes_variables
-
-#: they give on as output ``p`` what they take as input ``p``
-_PASS_ON = frozenset({"Identity", "IdentityN", "While", "StatelessWhile"})
 
 
 class EarlierWrites:
@@ -71,20 +69,10 @@ class EarlierWrites:
         return any(writes_variables(n.op) for name in called for n in self.functions[name].node_def)
 
     def _source(self, text: str) -> str:
-        """What a handle comes from: a node, or the name that a variable is shared by."""
-        seen: set[str] = set()
-        name, port = parse_tensor(text)
-        while name in self.nodes and name not in seen and self.nodes[name].op in _PASS_ON:
-            seen.add(name)
-            data = [t for t in self.nodes[name].input if not t.startswith("^")]
-            if port >= len(data):
-                break
-            name, port = parse_tensor(data[port])
-        node = self.nodes.get(name)
-        if node is not None and node.op == "VarHandleOp" and "shared_name" in node.attr and node.attr["shared_name"].s:
-            container = node.attr["container"].s if "container" in node.attr else b""
-            return f"variable {container!r} {node.attr['shared_name'].s!r}"
-        return name
+        return source_of(*parse_tensor(text), self.nodes.get, self._inputs)
+
+    def _inputs(self, node: str) -> list[tuple[str, int]]:
+        return [parse_tensor(t) for t in self.nodes[node].input if not t.startswith("^")]
 
 
 def _node_of(text: str) -> str:
