@@ -189,7 +189,8 @@ def _compile_all(
         return unwanted, []
     launches: list[Launch] = []
     for i, cluster in enumerate(list(clustering.clusters)):
-        progress(f"{cluster.name} ({i + 1} of {len(clustering.clusters)}): compiling {len(cluster.nodes)} nodes")
+        what = "would be compiled:" if dry_run else "compiling"
+        progress(f"{cluster.name} ({i + 1} of {len(clustering.clusters)}): {what} {len(cluster.nodes)} nodes")
         entry, launch = _compile(clustering, cluster, request)
         report.clusters.append(entry)
         if launch is not None:

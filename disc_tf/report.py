@@ -263,7 +263,8 @@ class Report:
             if c.arena:
                 lines.append(f"    arena: {c.arena} bytes{symbols_text(c)}")
         if self.left_out:
-            lines.append(f"left in TensorFlow: {len(self.left_out)} nodes")
+            only_io = " (none of the ops counted above)" if self.compiled_nodes == self.compute_nodes else ""
+            lines.append(f"left in TensorFlow: {len(self.left_out)} nodes{only_io}")
             ordered = self.left_out_groups
             for (code, reason), nodes in ordered[:left_out_limit]:
                 names = ", ".join(n.node for n in nodes[:3]) + (", ..." if len(nodes) > 3 else "")
