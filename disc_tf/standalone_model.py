@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from disc_tf.frontend.rewrite import launch_nodes
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, read_saved_model, signature_names, signature_tensors
 from disc_tf.options import Options
 from disc_tf.saved_model_source import as_directory
@@ -31,7 +32,10 @@ def freeze_signature(
     """The graph of one signature of a SavedModel directory, a Keras file or a model object, variables baked in. tags: of its MetaGraph
     (default: ``serve``). `SavedModelError`."""
     with as_directory(src, progress=progress) as given:
-        chosen = choose_meta_graph(read_saved_model(given), tags)
+        message = read_saved_model(given)
+        if any(launch_nodes(message)):
+            raise SavedModelError(f"{given} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
+        chosen = choose_meta_graph(message, tags)
         there = signature_names(chosen)
         if signature not in there:
             raise SavedModelError(f"there is no signature {signature!r}; there are {', '.join(there) or 'none'}")

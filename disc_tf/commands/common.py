@@ -30,6 +30,8 @@ STANDALONE_SUFFIX = ".disc"
 _NO_SAVED_MODEL = "give a GraphDef (.pb or .pbtxt)"
 #: how a SavedModel starts: its schema version (field 1, a number, where a GraphDef has nodes), then a meta graph (field 2)
 _SAVED_MODEL = re.compile(rb"\x08[\x00-\x7f]\x12")
+#: how stand-alone files and clusters' code start (`runtime.artifact.MAGIC`, without its version)
+_STANDALONE = b"DISCTF"
 _SAVED_MODEL_TEXT = re.compile(rb"\s*saved_model_schema_version\s*:")
 
 
@@ -71,6 +73,8 @@ def read_graph(path: str) -> Any:
         raise CommandError(f"cannot read {path}: {e.strerror or e}") from e
     if not data:
         raise CommandError(f"{path}: the file is empty")
+    if data[:6] == _STANDALONE:
+        raise CommandError(f"{path} is a stand-alone file, not a graph: `disc-tf run` runs it, `disc-tf inspect` describes it")
     if _SAVED_MODEL.match(data) or _SAVED_MODEL_TEXT.match(data):
         raise CommandError(f"{path}: this is a SavedModel: give its directory")
     try:

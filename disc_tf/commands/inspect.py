@@ -10,7 +10,8 @@ from typing import Any
 
 from disc_tf.commands import optimize_model
 from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_graph, write_atomically
-from disc_tf.commands.describe import describe
+from disc_tf.commands.describe import describe, describe_file
+from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.optimize import add_option_flags, options_from, quiet_specs, strict_code
 from disc_tf.commands.reports import REPORT_HELP, write_report
 from disc_tf.commands.signers import add_trust_argument
@@ -21,7 +22,8 @@ _DRAWINGS = (".svg", ".dot", ".gv")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "input", help="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel; an optimised one is described without loading its code"
+        "input",
+        help="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel; an optimised one, or a .disc file, is described, no code loaded",
     )
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
     parser.add_argument("--explain", metavar="NODE", help="say what happens with this node: its cluster and kernel, or why it has none")
@@ -38,6 +40,9 @@ def run(args: argparse.Namespace) -> int:
 
     options = options_from(args)
     refuse(args, NOT_COMPILED)
+    if is_standalone(args.input):
+        refuse(args, ["outputs", "explain", "draw", "report"], "is for graphs: a stand-alone file is described as a whole")
+        return describe_file(args)
     if optimize_model.is_model(args.input):
         if args.draw or args.outputs:
             raise CommandError("--draw and --outputs are for GraphDefs; --report draws each function", USAGE)

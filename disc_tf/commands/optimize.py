@@ -28,6 +28,7 @@ from disc_tf.commands.common import (
     read_whole_graph,
     write_atomically,
 )
+from disc_tf.commands.kinds import refuse_as_input
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_report
 from disc_tf.commands.signers import refuse_local_code
@@ -128,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
     refuse(args, FOR_MODELS)
     _check_files(args)
     graph = read_whole_graph(args.input)
+    refuse_as_input(args.input, graph)
     say(f"read {args.input}: {len(graph.node)} nodes")
     specs, outputs, sizes = ([], list(args.outputs), None)
     if not args.no_verify and not args.dry_run:

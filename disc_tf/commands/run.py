@@ -192,10 +192,10 @@ def _saved_model(path: str, signature: str) -> Model:
     specs = function.structured_input_signature[1]
 
     def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if missing := [n for n in specs if n not in given]:
-            raise CommandError(f"{path}: no value for input {', '.join(missing)}; the inputs are {', '.join(specs)}")
         if unknown := [n for n in given if n not in specs]:
             raise CommandError(f"{path}: unknown input {', '.join(unknown)}; the inputs are {', '.join(specs)}")
+        if missing := [n for n in specs if n not in given]:
+            raise CommandError(f"{path}: no value for input {', '.join(missing)}; the inputs are {', '.join(specs)}")
         for name, value in given.items():
             wanted = specs[name].dtype
             if value.dtype != wanted.as_numpy_dtype and wanted != tf.string:

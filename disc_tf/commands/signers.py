@@ -70,12 +70,16 @@ class Signers:
 
     def describe(self, data: bytes) -> dict[str, Any]:
         """``signature``: who says to have signed; ``trusted``: None where nothing was checked; ``why``: why it is not."""
-        from disc_tf.remote.trust import TrustError, describe_signature
-
         try:
             artifact: Artifact = unpack(data)
         except ArtifactError as e:
             return {"signature": f"cannot be read: {e}", "trusted": None if self._policy is None else False, "why": str(e)}
+        return self.describe_artifact(artifact)
+
+    def describe_artifact(self, artifact: Artifact) -> dict[str, Any]:
+        """`describe` of an artefact that was read, such as a stand-alone file's."""
+        from disc_tf.remote.trust import TrustError, describe_signature
+
         signature = UNSIGNED if artifact.signed is None else describe_signature(artifact.signed)
         found: dict[str, Any] = {"signature": signature, "trusted": None, "why": ""}
         if self._policy is not None:

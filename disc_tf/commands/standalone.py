@@ -26,6 +26,7 @@ from disc_tf.commands.common import (
     parse_sizes,
     read_whole_graph,
 )
+from disc_tf.commands.kinds import refuse_as_input
 from disc_tf.commands.reports import write_report, write_standalone
 from disc_tf.commands.unused import FOR_MODELS, STANDALONE, refuse
 from disc_tf.frontend.tfproto import serialized
@@ -98,6 +99,7 @@ def _read(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Any, li
         graph, outputs, names = _signature(args, say)
     else:
         graph, outputs, names = read_whole_graph(args.input), list(args.outputs), {}
+        refuse_as_input(args.input, graph)
     say(f"read {args.input}: {len(graph.node)} nodes")
     return graph, outputs, names
 

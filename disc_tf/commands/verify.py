@@ -27,6 +27,7 @@ from disc_tf.commands.common import (
     read_graph,
     shape_text,
 )
+from disc_tf.commands.kinds import refuse_as_original
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, write_bench, write_csv, write_verification
 from disc_tf.commands.signers import add_trust_argument, signers_of, summary
@@ -135,6 +136,7 @@ def _check_files(args: argparse.Namespace) -> None:
 def _plan(args: argparse.Namespace, directory: str):
     """(specs, outputs, sizes); the paths in ``args`` are then of files in wire format."""
     graph = read_graph(args.original)
+    refuse_as_original(args.original, graph)
     optimized = read_graph(args.optimized)
     specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
     outputs = outputs or default_outputs(graph)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from disc_tf.commands.common import BAD_INPUT, USAGE, CommandError, check_sizes, parse_sizes
+from disc_tf.commands.kinds import refuse_as_original
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, read_saved_model, title_of
 from disc_tf.report import ShapeResult, shape_line
 from disc_tf.testing.differential import BenchRow, bench_sides
@@ -51,6 +52,7 @@ def _plans(args: argparse.Namespace) -> list[ModelPlan]:
     plans = []
     try:
         original = read_saved_model(args.original)
+        refuse_as_original(args.original, original)
         choices = choose_meta_graphs(original, args.tag or None, args.signature or None)
         optimized = read_saved_model(args.optimized)
         for choice in choices:

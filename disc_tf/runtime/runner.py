@@ -159,10 +159,10 @@ class Runner:
         self.close()
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
-        if missing := [n for n in self.inputs if n not in given]:
-            raise ValueError(f"no value for input {', '.join(missing)}; the inputs are {', '.join(self.inputs) or 'none'}")
         if unknown := [n for n in given if n not in self.inputs]:
             raise ValueError(f"unknown input {', '.join(map(str, unknown))}; the inputs are {', '.join(self.inputs) or 'none'}")
+        if missing := [n for n in self.inputs if n not in given]:
+            raise ValueError(f"no value for input {', '.join(missing)}; the inputs are {', '.join(self.inputs) or 'none'}")
 
     def _submit(self, work: Callable[[], None]) -> None:
         with self._lock:
