@@ -26,7 +26,7 @@ from disc_tf.commands.describe import describe
 from disc_tf.commands.reports import write_report
 from disc_tf.commands.unused import FOR_GRAPHS, refuse
 from disc_tf.frontend.rewrite import launch_nodes
-from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, is_saved_model, read_saved_model
+from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, is_saved_model, read_saved_model, version_hint
 from disc_tf.options import Options
 from disc_tf.publish import PublishError
 
@@ -198,4 +198,5 @@ def _explain(args: argparse.Namespace, options: Options) -> None:
 
 def _check(path: str) -> None:
     if Path(path).is_dir() and not is_saved_model(path):
-        raise CommandError(f"{path} is a directory without a saved_model.pb: give a SavedModel's directory, or a GraphDef (.pb or .pbtxt)")
+        way_out = version_hint(path) or ": give a SavedModel's directory, or a GraphDef (.pb or .pbtxt)"
+        raise CommandError(f"{path} is a directory without a saved_model.pb{way_out}")

@@ -184,6 +184,10 @@ def _graph(path: str, outputs: list[str]) -> Model:
 
 
 def _saved_model(path: str, signature: str) -> Model:
+    from disc_tf.frontend.saved_model import is_saved_model, version_hint
+
+    if not is_saved_model(path):
+        raise CommandError(f"{path}: no saved_model.pb in this directory, it is not a SavedModel{version_hint(path)}")
     tf = _tensorflow()
     loaded = _guarded(path, lambda: tf.saved_model.load(path))
     if signature not in loaded.signatures:

@@ -51,6 +51,15 @@ def is_saved_model(path: str | Path) -> bool:
     return directory.is_dir() and any((directory / name).exists() for name in (FILE, TEXT_FILE, "saved_model.cpb"))
 
 
+def version_hint(directory: str | Path) -> str:
+    """What to give instead of a base path, for the end of a message; nothing for other directories."""
+    try:
+        numbers = [p.name for p in Path(directory).iterdir() if p.name.isascii() and p.name.isdecimal() and is_saved_model(p)]
+    except OSError:
+        return ""
+    return f"; it holds versions of one: give {Path(directory) / max(numbers, key=int)}" if numbers else ""
+
+
 def read_saved_model(path: str | Path) -> Any:
     """The SavedModel message of a directory. `SavedModelError`."""
     directory = Path(path)
@@ -67,7 +76,7 @@ def read_saved_model(path: str | Path) -> Any:
                 " tf.saved_model.SaveOptions(experimental_image_format=True)"
             )
         else:
-            raise SavedModelError(f"{directory}: no {FILE} in this directory, it is not a SavedModel")
+            raise SavedModelError(f"{directory}: no {FILE} in this directory, it is not a SavedModel{version_hint(directory)}")
     except OSError as e:
         raise SavedModelError(f"cannot read {directory}: {e.strerror or e}") from e
     except SavedModelError:

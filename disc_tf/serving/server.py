@@ -22,6 +22,7 @@ from disc_tf.serving.metrics import Metrics
 from disc_tf.serving.servable import Servable
 from disc_tf.serving.sources import DEFAULT_RETRIES, Cache, LocalSource, Retries, Source, StoreSource
 from disc_tf.serving.stores import is_remote, local_path
+from disc_tf.serving.versions import not_a_base
 from disc_tf.serving.warmup import replay
 
 log = logging.getLogger("disc_tf.serving")
@@ -76,6 +77,8 @@ class ModelServer:
         for m in models:
             if not is_remote(m.base_path) and not local_path(m.base_path).is_dir():
                 raise ConfigError(f"model {m.name}: {m.base_path} is not a directory")
+            if not is_remote(m.base_path) and (why := not_a_base(local_path(m.base_path))):
+                raise ConfigError(f"model {m.name}: {m.base_path} {why}")
         self._models, self.settings = models, settings
         self._cache: Cache | None = None
         self.manager = ModelManager(

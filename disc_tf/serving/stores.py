@@ -21,7 +21,7 @@ from typing import Any
 
 from disc_tf.publish import SAVED_MODEL_FILES, PublishError, remove_tree, staged
 from disc_tf.scratch import scratch
-from disc_tf.serving.versions import fingerprint, version_directories, version_number
+from disc_tf.serving.versions import fingerprint, not_a_base, version_directories, version_number
 
 #: what `disc-tf serving prepare` puts into every version that it publishes
 MARKER = "assets.extra/disc_tf/prepared.json"
@@ -59,6 +59,8 @@ class LocalStore:
             raise StoreError(f"cannot read {self.root}: {e.strerror or e}") from e
         if not there:
             raise StoreError(f"{self.root} is not a directory")
+        if why := not_a_base(self.root):
+            raise StoreError(f"{self.root} {why}")
         return {v: p.name for v, p in version_directories(self.root).items()}
 
     def files(self, name: str) -> tuple[Any, float] | None:

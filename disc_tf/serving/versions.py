@@ -44,6 +44,18 @@ def version_directories(base: str | Path) -> dict[int, Path]:
     return found
 
 
+def not_a_base(base: str | Path) -> str:
+    """Why a directory is no base path: it is a model itself. The way out comes with it; nothing for what is one, or may become one."""
+    here = Path(base)
+    if not any((here / name).exists() for name in SAVED_MODEL_FILES) or version_directories(base):
+        return ""
+    inside = "is a SavedModel itself, and a base path holds numbered directories of them"
+    absolute = Path(os.path.abspath(base))
+    if version_number(absolute.name) is None:
+        return f"{inside}: move it to {here / '1'}"
+    return f"{inside}: give the parent, {here.parent if len(here.parts) > 1 else absolute.parent}"
+
+
 def fingerprint(directory: Path) -> tuple[tuple[str, int, int], ...] | None:
     """(path, size, change time in ns) of the directory (`.`) and all below; None while it cannot be read or has no SavedModel in it."""
     out = []

@@ -20,6 +20,8 @@ pytest.importorskip("grpc_health", reason="needs the extra `serve`")
         ([], 2, "base path"),
         (["{base}", "--models-config", "x"], 2, "base path"),
         (["{base}/nothing"], 3, "not a directory"),
+        (["{base}/1"], 3, "/1 is a SavedModel itself, and a base path holds numbered directories of them: give the parent, {base}"),
+        (["{base}/plain"], 3, "numbered directories of them: move it to {base}/plain/1"),
         (["{base}", "--versions", "newest"], 3, "version policy 'newest'"),
         (["{base}", "--label", "stable"], 2, "NAME=VERSION"),
         (["{base}", "--label", "stable=\u00b2"], 2, "NAME=VERSION"),
@@ -40,12 +42,15 @@ pytest.importorskip("grpc_health", reason="needs the extra `serve`")
 )
 def test_faults(arguments: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").touch()
+    for name in ("1", "plain"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "saved_model.pb").touch()
     (tmp_path / "bad.config").write_text("models { }")
     with socket.create_server(("127.0.0.1", 0)) as used:
         filled = [a.format(base=tmp_path, used=used.getsockname()[1]) for a in arguments]
         assert main(["serve", "--port", "0", *([] if "{used}" in arguments else ["--rest-port", "0"]), *filled]) == code
     error = capsys.readouterr().err
-    assert message in error and "Traceback" not in error
+    assert message.replace("{base}", str(tmp_path)) in error and "Traceback" not in error
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,12 @@ def run(*arguments: object) -> int:
         (["prepare", "{base}", "--to", "{base}", "--version-scheme", "offset:0"], 2, "offset:N"),
         (["prepare", "{base}", "--to", "{base}/out", "--versions", "old"], 3, "version policy"),
         (["prepare", "{base}/none", "--to", "{base}/out"], 3, "is not a directory"),
+        (["prepare", "{base}/1", "--to", "{base}/out"], 3, "holds numbered directories of them: give the parent"),
         (["prepare", "{base}", "--to", "{base}/file/out"], 3, "cannot make"),
         (["prepare", "{base}", "--to", "{base}/out", "--write-config", "x"], 2, "--models-config"),
         (["prepare", "--models-config", "{base}/none", "--to", "{base}/out"], 3, "cannot read"),
         (["prepare", "--models-config", "x", "--to", "{base}/out", "--rollback", "1"], 2, "--rollback"),
-        (["prepare", "{base}", "--to", "{base}/out", "--rollback", "1"], 3, "no version 1"),
+        (["prepare", "{base}", "--to", "{base}/out", "--rollback", "7"], 3, "no version 7"),
         (["prepare", "{base}", "--to", "{base}/out", "--target", "z80"], 2, "z80"),
         (["prepare", "{base}", "--to", "{base}/out", "--keep", "-1"], 2, "-1 is less than 0"),
         (["prepare", "{base}", "--to", "{base}/out", "--warmup-shapes", "0"], 2, "0 is less than 1"),
@@ -45,6 +46,8 @@ def run(*arguments: object) -> int:
 )
 def test_faults(arguments: list[str], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").touch()
     dots = f'model_config_list {{ config {{ name: ".." base_path: "{tmp_path}" model_platform: "tensorflow" }} }}'
     (tmp_path / "dots.config").write_text(dots)
     assert run(*(a.format(base=tmp_path) for a in arguments)) == code
