@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, verify
 from disc_tf.commands.common import INTERNAL_ERROR, CommandError
+from disc_tf.commands.parser import Parser
 from disc_tf.testing.tf_process import ProcessFailed
 
 _EXIT_CODES = """exit codes:
@@ -100,8 +101,8 @@ VERBS: dict[str, Verb] = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    parser = Parser(
         prog="disc-tf",
         description="A dynamic-shape compiler for TensorFlow graphs.",
         epilog=_EXIT_CODES,
@@ -125,23 +126,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    return next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-
-
 def _given(verb: str, argv: Sequence[str]) -> set[str]:
     """The names of the flags that stand on the command line, whatever their values."""
     parser = build_parser()
-    sub = _verbs(parser)[verb]
+    sub = parser.inner()[verb]
     config.without_positionals(sub)
     for action in sub._actions:
         action.default = argparse.SUPPRESS
     return set(vars(parser.parse_known_args(argv)[0]))
 
 
-def _configured(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], bool]:
+def _configured(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str], bool]:
     """The arguments with a configuration file's, those that are not known, and whether the configuration was only asked for."""
-    verbs = _verbs(parser)
+    verbs = parser.inner()
     verb = next((a for a in argv if a in verbs), "")
     if verb not in config.VERBS:
         return *parser.parse_known_args(argv), False
@@ -169,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"disc-tf: {e}", file=sys.stderr)
         return e.code
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.refuse_unknown(unknown, [name for name in (args.verb, getattr(args, "action", None)) if name])
     if args.version:
         from disc_tf.version import __version__
 
