@@ -30,7 +30,7 @@ from disc_tf.frontend.rewrite import Launch, launch_nodes, rewrite
 from disc_tf.ir.dims import Dim, DimTooComplex
 from disc_tf.ir.printer import print_module
 from disc_tf.options import Options, make_dump_dir
-from disc_tf.report import ClusterReport, LeftOut, Report
+from disc_tf.report import ClusterReport, LeftOut, Report, counted
 from disc_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _compile_all(
     launches: list[Launch] = []
     for i, cluster in enumerate(list(clustering.clusters)):
         what = "would be compiled:" if dry_run else "compiling"
-        progress(f"{cluster.name} ({i + 1} of {len(clustering.clusters)}): {what} {len(cluster.nodes)} nodes")
+        progress(f"{cluster.name} ({i + 1} of {len(clustering.clusters)}): {what} {counted(len(cluster.nodes), 'node')}")
         entry, launch = _compile(clustering, cluster, request)
         report.clusters.append(entry)
         if launch is not None:

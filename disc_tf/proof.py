@@ -14,9 +14,9 @@ from typing import Any
 
 from disc_tf.frontend.rewrite import put_back
 from disc_tf.frontend.tfproto import serialized
-from disc_tf.report import NOT_TIMED, LeftOut, ShapeResult
+from disc_tf.report import NOT_TIMED, LeftOut, ShapeResult, counted
 from disc_tf.testing.differential import verify_graphs
-from disc_tf.testing.inputs import InputSpec, sample_sizes
+from disc_tf.testing.inputs import InputSpec, broadcast_feeds, sample_sizes
 from disc_tf.testing.timing import pooled
 
 #: runs of the search for the clusters at fault
@@ -61,7 +61,8 @@ def prove(
     def without(launched: Sequence[Any], with_timing: bool) -> list[ShapeResult]:
         return attempt(put_back(result.graph_def, [c.name for c in clusters if c not in launched]), with_timing)
 
-    progress(f"verifying at {len(sizes)} shapes against TensorFlow")
+    shapes = len(sizes) + (len(broadcast_feeds(specs)) if two_bodies else 0)
+    progress(f"verifying at {counted(shapes, 'shape')} against TensorFlow")
     found = attempt(result.graph_def, timing)
     clusters = [c for c in report.clusters if c.status == "compiled"]
     if not all_ok(found):

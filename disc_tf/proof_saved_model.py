@@ -19,7 +19,7 @@ from disc_tf.proof import (
     said_slower,
     warn_slower,
 )
-from disc_tf.report import FOREIGN, NOT_TIMED, ShapeResult
+from disc_tf.report import FOREIGN, NOT_TIMED, ShapeResult, counted
 from disc_tf.saved_model_report import MAIN_GRAPH
 from disc_tf.testing.saved_models import ModelCheck
 from disc_tf.testing.signatures import plan_model
@@ -86,7 +86,7 @@ class _Proof:
     def run(self, check: ModelCheck) -> None:
         report = self.report
         cases = sum(len(c) for c in check.cases.values())
-        self.progress(f"verifying {len(check.cases)} signatures at {cases} shapes against TensorFlow")
+        self.progress(f"verifying {counted(len(check.cases), 'signature')} at {counted(cases, 'shape')} against TensorFlow")
         found = self._attempt(check, self.timing)
         if not _ok(found):
             wrong = [name for name, results in found.items() if not all_ok(results)]

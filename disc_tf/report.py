@@ -253,18 +253,18 @@ class Report:
         if self.outputs_found:
             lines.append(f"outputs (found: the graph's sinks): {', '.join(self.outputs)}")
         for c in self.clusters:
-            head = f"  {c.name}: {c.nodes} nodes"
+            head = f"  {c.name}: {counted(c.nodes, 'node')}"
             if c.status != "compiled":
                 lines.append(f"{head}: {c.status.replace('_', ' ')}{': ' if c.reason else ''}{c.reason}")
                 continue
             kinds = Counter(k.kind for k in c.kernels)
             spelled = ", ".join(f"{n} {k}" for k, n in kinds.most_common())
-            lines.append(f"{head}, {len(c.kernels)} kernels ({spelled}), {c.artifact_bytes / 1024:.0f} KiB of code")
+            lines.append(f"{head}, {counted(len(c.kernels), 'kernel')} ({spelled}), {c.artifact_bytes / 1024:.0f} KiB of code")
             if c.arena:
                 lines.append(f"    arena: {c.arena} bytes{symbols_text(c)}")
         if self.left_out:
             only_io = " (none of the ops counted above)" if self.compiled_nodes == self.compute_nodes else ""
-            lines.append(f"left in TensorFlow: {len(self.left_out)} nodes{only_io}")
+            lines.append(f"left in TensorFlow: {counted(len(self.left_out), 'node')}{only_io}")
             ordered = self.left_out_groups
             for (code, reason), nodes in ordered[:left_out_limit]:
                 names = ", ".join(n.node for n in nodes[:3]) + (", ..." if len(nodes) > 3 else "")
@@ -280,6 +280,11 @@ class Report:
         if self.verified is not None:
             lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
         return "\n".join(lines)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('ch') else 's'}"
 
 
 def compiled_line(clusters: Collection[ClusterReport], compiled_nodes: int, compute_nodes: int, coverage: float) -> str:

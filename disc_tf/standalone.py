@@ -32,7 +32,7 @@ from disc_tf.frontend.tensor_proto import is_splat
 from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value
 from disc_tf.ir.types import TensorType
 from disc_tf.options import OptionError, Options
-from disc_tf.report import ClusterReport, Report
+from disc_tf.report import ClusterReport, Report, counted
 from disc_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -208,9 +208,8 @@ def _require_whole(clustering: Clustering, inputs: Sequence[str] | None) -> None
     if reasons:
         lines = [f"  {name} ({graph[name].op}): {why}" for name, why in list(reasons.items())[:_SHOWN]]
         more = [f"  ... and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-        raise NotWhole(
-            "\n".join([f"the graph cannot run without TensorFlow: {len(reasons)} needed nodes are not compiled", *lines, *more]), reasons
-        )
+        first = f"the graph cannot run without TensorFlow: {counted(len(reasons), 'needed node')} cannot be compiled"
+        raise NotWhole("\n".join([first, *lines, *more]), reasons)
     if inputs is None:
         return
     known = {name.partition(":")[0] for name in inputs}

@@ -214,14 +214,21 @@ def parse_sizes(texts: Sequence[str]) -> list[dict[str, int]]:
     return [{name.strip(): int(value) for name, _, value in (part.partition("=") for part in text.split(","))} for text in texts]
 
 
-def check_sizes(specs: Sequence[InputSpec], sizes: Sequence[dict[str, int]]) -> None:
-    """Every dim name of the inputs has an extent, and no other name is given."""
+def check_sizes(specs: Sequence[InputSpec], sizes: Sequence[dict[str, int]], own_names: str = "") -> None:
+    """Every dim name of the inputs has an extent, and no other name is given. ``own_names``: how dims get names of one's own."""
     names = set(dim_names(specs))
     for size in sizes:
-        if missing := names - size.keys():
-            raise CommandError(f"--shape: no extent for {', '.join(sorted(missing))}; dims: {', '.join(sorted(names))}", USAGE)
-        if extra := size.keys() - names:
-            raise CommandError(f"--shape: unknown dim {', '.join(sorted(extra))}; dims: {', '.join(sorted(names))}", USAGE)
+        wrong = [f"unknown dim {', '.join(extra)}"] if (extra := sorted(size.keys() - names)) else []
+        wrong += [f"no extent for {', '.join(missing)}"] if (missing := sorted(names - size.keys())) else []
+        if wrong:
+            way_out = own_names if extra else ""
+            raise CommandError(f"--shape: {', '.join(wrong)}; dims: {', '.join(sorted(names)) or 'none'}{way_out}", USAGE)
+
+
+def own_names(path: str, description: str | None) -> str:
+    """The end of a message on a GraphDef's dims: who wants other names describes the model."""
+    beside = Path(path).with_suffix(".json").name
+    return "" if description else f" ({beside} beside the graph, or --inputs-json, gives them names of your own)"
 
 
 def binary_form(path: str, graph_def: Any, directory: str | Path) -> str:

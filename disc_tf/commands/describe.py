@@ -10,6 +10,7 @@ from typing import Any
 
 from disc_tf.commands.common import OK, CommandError
 from disc_tf.commands.signers import ORIGIN, UNSIGNED, Signers
+from disc_tf.report import counted
 
 
 def describe(args: argparse.Namespace, message: Any) -> int:
@@ -86,7 +87,8 @@ def _describe_text(described: dict[str, Any], signatures: Mapping[str, str]) -> 
             lines.append(f"  {c['node']}: its code cannot be read: {c['error']}")
             continue
         lines.append(
-            f"  {c['node']}: {c['nodes']} original nodes, {c['arguments']} arguments, {c['results']} results, "
+            f"  {c['node']}: {counted(c['nodes'], 'original node')}, {counted(c['arguments'], 'argument')}, "
+            f"{counted(c['results'], 'result')}, "
             f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}; "
             f"{signatures[c['node']]}"
         )

@@ -24,6 +24,7 @@ from disc_tf.commands.common import (
     check_sizes,
     graph_bytes,
     model_specs,
+    own_names,
     parse_sizes,
     read_whole_graph,
     write_atomically,
@@ -35,7 +36,7 @@ from disc_tf.commands.signers import refuse_local_code
 from disc_tf.commands.unused import FOR_MODELS, NOT_RUN, ONE_SEGMENT, refuse
 from disc_tf.commands.verify import add_shape_arguments
 from disc_tf.options import OptionError, Options, make_dump_dir
-from disc_tf.report import FOREIGN, NOT_VERIFIED, Report, shape_line
+from disc_tf.report import FOREIGN, NOT_VERIFIED, Report, counted, shape_line
 from disc_tf.scratch import scratch
 
 
@@ -130,12 +131,12 @@ def run(args: argparse.Namespace) -> int:
     _check_files(args)
     graph = read_whole_graph(args.input)
     refuse_as_input(args.input, graph)
-    say(f"read {args.input}: {len(graph.node)} nodes")
+    say(f"read {args.input}: {counted(len(graph.node), 'node')}")
     specs, outputs, sizes = ([], list(args.outputs), None)
     if not args.no_verify and not args.dry_run:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
         sizes = parse_sizes(args.shape) or _spread(trace, args.points) or None
-        check_sizes(specs, sizes or [])
+        check_sizes(specs, sizes or [], own_names(args.input, args.inputs_json))
     elif not args.outputs:
         _, outputs, _ = quiet_specs(args, graph)
     try:

@@ -56,6 +56,10 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     from disc_tf.saved_model import optimize_saved_model
 
     refuse(args, FOR_GRAPHS)
+    suffix = Path(args.output or "").suffix
+    if suffix in (".pb", ".pbtxt", *KERAS_FILES) and not Path(args.output).is_dir():
+        kind = "SavedModel" if Path(args.input).is_dir() else "Keras model"
+        raise CommandError(f"-o {args.output}: a {kind} becomes the directory of a SavedModel: give a name without {suffix}", USAGE)
     if args.freeze:
         refuse(args, ["all_functions"], "does not go with --freeze, which leaves only the signatures: give one of the two")
     if args.signature:

@@ -18,6 +18,7 @@ from disc_tf.commands.common import (
 )
 from disc_tf.commands.optimize_model import is_model
 from disc_tf.commands.unused import refuse
+from disc_tf.report import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     write_atomically(args.output, graph_bytes(original, args.output))
-    _say(args, {"output": args.output, "nodes": len(original.node)}, f"{len(original.node)} nodes")
+    _say(args, {"output": args.output, "nodes": len(original.node)}, counted(len(original.node), "node"))
     return OK
 
 
@@ -55,7 +56,7 @@ def _run_model(args: argparse.Namespace) -> int:
         restored = restore_saved_model(args.input, args.output, overwrite=args.overwrite)
     except (GraphError, PublishError) as e:
         raise CommandError(str(e), BAD_INPUT) from e
-    how = "the original's bytes" if restored.exact else f"{restored.launches} launches replaced by what they were made from"
+    how = "the original's bytes" if restored.exact else f"{counted(restored.launches, 'launch')} replaced by what they were made from"
     _say(args, {"output": args.output, "exact": restored.exact, "launches": restored.launches}, how)
     return OK
 

@@ -23,6 +23,7 @@ from disc_tf.commands.common import (
     check_output,
     check_sizes,
     model_specs,
+    own_names,
     parse_sizes,
     read_whole_graph,
 )
@@ -31,7 +32,7 @@ from disc_tf.commands.reports import write_report, write_standalone
 from disc_tf.commands.unused import FOR_MODELS, STANDALONE, refuse
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.options import Options
-from disc_tf.report import NOT_VERIFIED, Report, ShapeResult, shape_line
+from disc_tf.report import NOT_VERIFIED, Report, ShapeResult, counted, shape_line
 from disc_tf.scratch import scratch
 
 
@@ -89,7 +90,7 @@ def _dry_run(args: argparse.Namespace, options: Options, say: Callable[[str], No
     if args.json:
         print(report.to_json())
     elif not args.quiet:
-        print(f"the whole would be compiled: {report.compute_nodes} ops\ndry run: nothing was compiled, verified or written")
+        print(f"the whole would be compiled: {counted(report.compute_nodes, 'op')}\ndry run: nothing was compiled, verified or written")
     return OK
 
 
@@ -100,7 +101,7 @@ def _read(args: argparse.Namespace, say: Callable[[str], None]) -> tuple[Any, li
     else:
         graph, outputs, names = read_whole_graph(args.input), list(args.outputs), {}
         refuse_as_input(args.input, graph)
-    say(f"read {args.input}: {len(graph.node)} nodes")
+    say(f"read {args.input}: {counted(len(graph.node), 'node')}")
     return graph, outputs, names
 
 
@@ -113,7 +114,7 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
     if not args.no_verify:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, outputs)
         sizes = parse_sizes(args.shape) or trace[: args.points] or None
-        check_sizes(specs, sizes or [])
+        check_sizes(specs, sizes or [], "" if names else own_names(args.input, args.inputs_json))
     with scratch(f".{target.name}.", target.parent) as temp:
         made = temp / target.name
         found = compile_graph_def(graph, outputs or None, made, options=options, names=names, progress=say)
@@ -170,7 +171,7 @@ def _prove(
         say(f"not verified: {e.message}")
         return []
     fetches = [n if ":" in n else f"{n}:0" for n in outputs or runner.outputs]
-    say(f"verifying at {len(sizes)} shapes against TensorFlow")
+    say(f"verifying at {counted(len(sizes), 'shape')} against TensorFlow")
     public: dict[str, str] = {s.name: names.get(f"{s.name}:0", str(s.name)) for s in specs}
     used = [s for s in specs if public[s.name] in runner.inputs]
     found = verify_runner(original, runner, used, fetches, sizes, names=public, threads=args.threads)

@@ -23,6 +23,7 @@ from disc_tf.commands.common import (
     check_sizes,
     default_outputs,
     model_specs,
+    own_names,
     parse_sizes,
     read_graph,
     shape_text,
@@ -141,7 +142,7 @@ def _plan(args: argparse.Namespace, directory: str):
     specs, outputs, trace = model_specs(args.original, graph, args.inputs_json, args.outputs)
     outputs = outputs or default_outputs(graph)
     sizes = parse_sizes(args.shape) or trace or sample_sizes(specs, args.points)
-    check_sizes(specs, sizes)
+    check_sizes(specs, sizes, own_names(args.original, args.inputs_json))
     if not sizes:
         raise CommandError("no shapes to run at: give --shape")
     args.original = binary_form(args.original, graph, directory)

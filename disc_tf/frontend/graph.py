@@ -210,7 +210,7 @@ class Graph:
         """The tensor itself if the graph has it; ``GraphError`` with the nearest names otherwise."""
         node = self.nodes.get(ref[0])
         if node is None:
-            raise GraphError(f"{what} {tensor_name(ref)!r} is not in the graph{_did_you_mean(ref[0], self.nodes)}")
+            raise GraphError(f"{what} {tensor_name(ref)!r} is not in the graph{_did_you_mean(ref[0], self.nodes)}{self._named_sinks()}")
         types = node.output_types
         if types is not None and ref[1] >= len(types):
             raise GraphError(f"{what} {tensor_name(ref)!r}: {node.op} has {len(types)} outputs", node.name)
@@ -248,6 +248,12 @@ class Graph:
             elif node.op not in _SOURCES and node.name not in waited and not self._is_side(node):
                 data.append(node.name)
         return data, control
+
+    def _named_sinks(self) -> str:
+        """The first few of the data sinks, for the end of a message."""
+        sinks = self.sinks()[0]
+        more = f" and {len(sinks) - 5} more" if len(sinks) > 5 else ""
+        return f"; the graph's sinks are {', '.join(sinks[:5])}{more}" if sinks else ""
 
     def _is_side(self, node: Node) -> bool:
         """Whether the node is a Switch or passes a side of one on."""

@@ -19,6 +19,7 @@ from disc_tf.just_in_time.settings import JitOptions
 from disc_tf.just_in_time.settled import settled
 from disc_tf.just_in_time.signature import LEVELS, Binder, Call, NotKeyed, describe, statics
 from disc_tf.just_in_time.version import COMPILED, Version
+from disc_tf.report import counted
 from disc_tf.runtime.forks import reset_when_forked
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -275,7 +276,7 @@ class JitFunction:
         return BoundJitFunction(instance, found)
 
     def __repr__(self) -> str:
-        return f"<disc_tf.jit {self.__name__}: {len(self._versions)} rank signatures>"
+        return f"<disc_tf.jit {self.__name__}: {counted(len(self._versions), 'rank signature')}>"
 
 
 class BoundJitFunction:

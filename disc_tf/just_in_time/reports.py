@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from disc_tf.report import Report
+from disc_tf.report import Report, counted
 
 
 class JitWarning(UserWarning):
@@ -62,7 +62,7 @@ class JitReport:
         return {"from_cache": self.from_cache, **dataclasses.asdict(self)}
 
     def to_text(self) -> str:
-        lines = [f"{self.name}: {len(self.signatures)} rank signatures"]
+        lines = [f"{self.name}: {counted(len(self.signatures), 'rank signature')}"]
         for s in self.signatures:
             how = " from the cache" if s.from_cache else ""
             after = f" after {s.seconds:.2f} s" if s.state == "compiled" else ""

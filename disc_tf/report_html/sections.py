@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.errors import REASON_ADVICE
-from disc_tf.report import ClusterProfile, ClusterReport, Report, ShapeResult
+from disc_tf.report import ClusterProfile, ClusterReport, Report, ShapeResult, counted
 from disc_tf.report_html import plots
 from disc_tf.report_html.graph import COLORS, MOST, draw
 from disc_tf.report_html.markup import Markup, bytes_text, join, table, tag
@@ -28,10 +28,10 @@ def summary(report: Report) -> Markup:
     tiles.append(("clusters", f"{done} of {len(report.clusters)}", "would be compiled" if planned else "compiled", ""))
     if report.verified is not None:
         word, style = ("yes", "good") if report.verified else ("NO", "bad")
-        tiles.append(("verified against TensorFlow", word, f"{len(report.verification)} shapes", style))
+        tiles.append(("verified against TensorFlow", word, counted(len(report.verification), "shape"), style))
     ratios = [s.ratio for s in report.verification if s.ratio is not None]
     if ratios:
-        least = f"least {min(ratios):.2f}x, {len(ratios)} shapes"
+        least = f"least {min(ratios):.2f}x, {counted(len(ratios), 'shape')}"
         tiles.append(("speed-up, geometric mean", f"{statistics.geometric_mean(ratios):.2f}x", least, ""))
     blocks = (tag("div", what, tag("b", value, class_=style or None), tag("span", note, class_="quiet"), class_="tile")
               for what, value, note, style in tiles)  # fmt: skip
@@ -104,7 +104,7 @@ def _cluster(anchor: str, c: ClusterReport, profile: ClusterProfile | None) -> M
         rows = [[tag("code", k.symbol), k.kind, _nodes_cell(k.nodes)] for k in c.kernels]
         parts.append(table(["kernel", "kind", "original nodes"], rows))
     parts.append(_memory(c, profile))
-    parts.append(tag("details", tag("summary", f"its {len(c.node_names)} nodes"), _names(c.node_names, len(c.node_names))))
+    parts.append(tag("details", tag("summary", f"its {counted(len(c.node_names), 'node')}"), _names(c.node_names, len(c.node_names))))
     return tag("section", parts)
 
 
@@ -161,7 +161,7 @@ def left_out(report: Report, prefix: str = "", *, search: bool = True) -> Sectio
         advice = REASON_ADVICE.get(code)
         way_out = tag("p", f"Way out: {advice}.", class_="quiet") if advice else None
         parts.append(tag("details", tag("summary", head), way_out, tag("ul", items, class_="nodes"), data_group=f"{code} {reason}"))
-    return f"{prefix}left-out", f"Left in TensorFlow: {len(report.left_out)} nodes", join(parts)
+    return f"{prefix}left-out", f"Left in TensorFlow: {counted(len(report.left_out), 'node')}", join(parts)
 
 
 def shapes(results: Sequence[ShapeResult]) -> Section | None:
@@ -200,7 +200,7 @@ def options(report: Report, versions: Mapping[str, str]) -> Section:
 def _nodes_cell(nodes: Sequence[str]) -> Markup:
     if len(nodes) <= 3:
         return tag("span", ", ".join(nodes), class_="name")
-    return tag("details", tag("summary", f"{len(nodes)} nodes"), _names(nodes, len(nodes)))
+    return tag("details", tag("summary", counted(len(nodes), "node")), _names(nodes, len(nodes)))
 
 
 def _names(names: Sequence[str], total: int) -> Markup:

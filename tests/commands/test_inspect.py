@@ -51,7 +51,7 @@ def test_an_optimised_graph_counts_its_nodes(graph: Path, tmp_path: Path, capsys
     out = tmp_path / "out.pb"
     assert run("optimize", graph, "-o", out, "--no-verify", "-q", *QUICK) == 0
     assert run("inspect", out) == 0
-    assert "disc_cluster_0: 3 original nodes, 1 arguments" in capsys.readouterr().out
+    assert "disc_cluster_0: 3 original nodes, 1 argument, 1 result, " in capsys.readouterr().out
     assert run("inspect", out, "--draw", tmp_path / "c.svg") == 2
     assert "disc-tf restore" in capsys.readouterr().err
 

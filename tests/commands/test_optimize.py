@@ -72,6 +72,12 @@ def test_a_cluster_that_fails(graph: Path, monkeypatch: pytest.MonkeyPatch, caps
         (["none.pb", "-o", "out.pb"], 3, "cannot read"),
         (["bad.pb", "-o", "out.pb"], 3, "bad.pb"),
         (["in.pb", "-o", "out.pb", "--no-verify", "--outputs", "nothing:0"], 3, "nothing"),
+        (["in.pb", "-o", "out.pb", "--no-verify", "--outputs", "nothing:0"], 3, "'nothing' is not in the graph; the graph's sinks are y"),
+        (["m.h5", "-o", "out.pb"], 2, "a Keras model becomes the directory of a SavedModel: give a name without .pb"),
+        ([".", "-o", "out.pb"], 2, "a SavedModel becomes the directory of a SavedModel: give a name without .pb"),
+        (["in.pb", "-o", "out.pb", "--shape", "B=1,x/0=7"], 2, "--shape: unknown dim B; dims: x/0 (in.json beside the graph"),
+        (["in.pb", "-o", "out.pb", "--shape", "B=1"], 2, "--shape: unknown dim B, no extent for x/0; dims: x/0 (in.json"),
+        (["in.pb", "-o", "out.disc", "--shape", "B=1"], 2, "--shape: unknown dim B, no extent for x/0; dims: x/0 (in.json"),
         (["in.pb", "-o", "no/such/directory/out.pb", *QUICK], 3, "cannot write"),
         (["in.pb", "-o", "out.pb", *QUICK, "--dump-dir", "in.pb/dumps"], 2, "nothing can be written into in.pb/dumps: Not a directory"),
         (["in.pb", "-o", "out.pb", *QUICK, "--time-budget", "-1"], 2, "option 'time_budget': -1 is less than 0"),
@@ -86,6 +92,13 @@ def test_errors(
     assert main(["optimize", *arguments]) == code
     assert text in capsys.readouterr().err
     assert not (graph.parent / "out.pb").exists()
+
+
+def test_strict_where_nothing_is_there_to_compile(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The code says it; what was asked for is written, as docs/cli.md has it."""
+    out = graph.parent / "out.pb"
+    assert main(["optimize", str(graph), "-o", str(out), "--no-verify", "--deny", "MatMul", "--deny", "Tanh", "--strict"]) == 4
+    assert "--strict: nothing was compiled" in capsys.readouterr().err and out.read_bytes() == graph.read_bytes()
 
 
 @pytest.mark.parametrize("flag", ["--no-such-flag", "--fast-math", "--verif"])

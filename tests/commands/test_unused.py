@@ -101,4 +101,4 @@ def test_a_dry_run_of_a_file_and_its_page(directory: Path, capsys: pytest.Captur
     g.string_work("y", "x")
     graph.write_bytes(serialized(g.proto))
     assert main(["optimize", str(graph), "-o", str(out), "--dry-run", *quick]) == 4
-    assert "2 needed nodes are not compiled" in capsys.readouterr().err
+    assert "2 needed nodes cannot be compiled" in capsys.readouterr().err
