@@ -10,16 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, verify
-from disc_tf.commands.common import INTERNAL_ERROR, CommandError
+from disc_tf.commands.common import INTERNAL_ERROR, MISSING_PACKAGES, CommandError
 from disc_tf.commands.parser import Parser
+from disc_tf.extras import COMPILING, GRAPHS, MissingPackages, missing_packages, package_of, require
 from disc_tf.testing.tf_process import ProcessFailed
 
 _EXIT_CODES = """exit codes:
-  0 done   1 internal error   2 usage   3 bad input   4 not compiled (--strict)   5 verification failed   6 not built yet"""
-
-#: what `pip install disc-tf` leaves out
-COMPILER_PACKAGES = frozenset({"tensorflow", "jax", "jaxlib", "llvmlite", "ml_dtypes", "google", "google.protobuf"})
-
+  0 done   1 internal error, or packages are missing   2 usage   3 bad input   4 not compiled (--strict)   5 verification failed
+  6 not built yet"""
 
 @dataclass(frozen=True)
 class Verb:
@@ -154,6 +152,28 @@ def _configured(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace
     return args, unknown, asked
 
 
+def _extra(args: argparse.Namespace) -> str:
+    """The extra that has what a verb needs."""
+    elsewhere = args.verb == "optimize" and (args.remote or args.remote_dry_run or args.remote_result)
+    return "remote" if elsewhere else "compiler"
+
+
+def _packages(args: argparse.Namespace) -> tuple[str, ...]:
+    """Packages that a verb cannot do without. `run`, `doctor` and `completion` need none; serve and serving ask."""
+    if args.verb == "optimize":
+        elsewhere = args.dry_run or _extra(args) == "remote"
+        runs = not (args.no_verify or args.dry_run or args.remote_dry_run)
+        return (GRAPHS if elsewhere else COMPILING) + (("tensorflow",) if runs else ())
+    table = {"inspect": GRAPHS, "restore": GRAPHS, "verify": (*GRAPHS, "tensorflow"), "bench": (*GRAPHS, "tensorflow")}
+    return table.get(args.verb, (*COMPILING, "tensorflow") if args.verb == "replay" else ())
+
+
+def _lacking(verb: str, e: ModuleNotFoundError) -> MissingPackages | None:
+    """The message for a package that was asked for late; None if it is none of ours."""
+    package = package_of(e.name or "")
+    return None if package is None else missing_packages(verb, "serve" if verb == "serve" else "compiler", [package])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines are not ours to show
@@ -178,6 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if done:
         return 0
     try:
+        require(args.verb, _extra(args), _packages(args))
         return VERBS[args.verb].run(args)
     except CommandError as e:
         print(f"disc-tf: {e}", file=sys.stderr)
@@ -186,10 +207,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"disc-tf: {e}", file=sys.stderr)
         return INTERNAL_ERROR
     except ModuleNotFoundError as e:
-        if e.name not in COMPILER_PACKAGES:
+        told = e if isinstance(e, MissingPackages) else _lacking(args.verb, e)
+        if told is None:
             raise
-        print(f"disc-tf: {e}: {args.verb} needs the compiler: pip install 'disc-tf[compiler]'", file=sys.stderr)
-        return INTERNAL_ERROR
+        print(f"disc-tf: {told}", file=sys.stderr)
+        return MISSING_PACKAGES
     except KeyboardInterrupt:
         print("disc-tf: interrupted", file=sys.stderr)
         return INTERNAL_ERROR

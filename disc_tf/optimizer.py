@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from typing import TYPE_CHECKING, Any
 
 from disc_tf.budget import Budget, OutOfTime
+from disc_tf.extras import COMPILING, require
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Cluster, Clustering, make_clusters
 from disc_tf.frontend.condense import condense
@@ -118,6 +119,8 @@ class Request:
 def optimize(request: Request) -> OptimizeResult:
     """`optimize_graph_def` for callers inside: SavedModels, functions."""
     if not request.dry_run:
+        if request.elsewhere is None:
+            require("compiling", "compiler", COMPILING)
         make_dump_dir(request.settings)
     keep_legacy: dict[str, str] = {}
     while True:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from disc_tf.extras import COMPILING, require
 from disc_tf.frontend.rewrite import launch_nodes
 from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model
 from disc_tf.optimizer import Compiled, Elsewhere
@@ -93,6 +94,8 @@ def optimize_saved_model(
     tags = [tags] if isinstance(tags, str) else tags
     if dst is None and not dry_run:
         raise SavedModelError("no destination is given")
+    if not dry_run and elsewhere is None:
+        require("compiling", "compiler", (*COMPILING, *(("tensorflow",) if verify or freeze else ())))
     start = time.perf_counter()
     own = Path(src) if isinstance(src, str | Path) else None  # not the copy that a frozen model or an object is made into
     if verify and own is not None and not dry_run:

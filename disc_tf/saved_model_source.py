@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,21 @@ def _load_keras(path: Path) -> Any:
     import keras
 
     try:
-        return keras.models.load_model(path, compile=False)
+        with _not_on_stdout():
+            return keras.models.load_model(path, compile=False)
     except Exception as e:  # whatever Keras does not like about a file
         with contextlib.suppress(ImportError):
             import tf_keras
 
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), _not_on_stdout():
                 return tf_keras.models.load_model(path, compile=False)
         why = f"{_first_line(e)}; give the live model, or a SavedModel made where it loads"
         raise SavedModelError(f"Keras cannot load {path}: {why}") from e
+
+
+def _not_on_stdout() -> contextlib.redirect_stdout[Any]:
+    """What Keras tells goes to standard error: standard output may be a program's, or the command's one JSON object."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def _first_line(e: Exception) -> str:
@@ -76,7 +83,8 @@ def _saved(model: Any, directory: Path) -> Path:
         if hasattr(model, "get_concrete_function") or hasattr(model, "structured_input_signature"):
             _save_function(tf, model, directory)
         elif hasattr(model, "export") and hasattr(model, "layers"):
-            model.export(str(directory))
+            with _not_on_stdout():
+                model.export(str(directory))
         elif isinstance(model, tf.__internal__.tracking.Trackable):
             tf.saved_model.save(model, str(directory))
         else:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from disc_tf.budget import Budget, OutOfTime
+from disc_tf.extras import COMPILING, require
 from disc_tf.frontend.analysis import SOURCES, analyse
 from disc_tf.frontend.cluster import Clustering, whole_graph
 from disc_tf.frontend.condense import condense
@@ -92,6 +93,7 @@ def compile_graph_def(
     Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `NotCompiled` (time_budget,
     which is of the whole graph here; a defect), `OptionError`, OSError. Whatever it is, ``path`` is as it was.
     """
+    require("compiling", "compiler", COMPILING)
     outputs = [outputs] if isinstance(outputs, str) else outputs
     settings = _settings(options, overrides)
     start = time.perf_counter()

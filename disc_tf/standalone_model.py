@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from disc_tf.extras import COMPILING, require
 from disc_tf.frontend.rewrite import launch_nodes
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, read_saved_model, signature_names, signature_tensors
 from disc_tf.options import Options
@@ -62,6 +63,7 @@ def compile_saved_model(
 ) -> Standalone:
     """Compile one signature of a SavedModel (a directory, a Keras file, or a model object) and write it to ``path``, inputs and outputs
     called by the signature's keys. Raises `SavedModelError`, and what `compile_graph_def` raises."""
+    require("compiling", "compiler", (*COMPILING, "tensorflow"))
     found = freeze_signature(src, signature, progress)
     return compile_graph_def(found.graph_def, found.outputs, path, None, options, names=found.names, progress=progress, **overrides)
 

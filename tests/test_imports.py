@@ -16,6 +16,7 @@ PACKAGE = ROOT / "disc_tf"
 ORDER: dict[str, set[str]] = {
     "version": set(),
     "budget": set(),
+    "extras": set(),
     "report": set(),
     "publish": set(),
     "atomic": set(),
@@ -32,8 +33,8 @@ ORDER: dict[str, set[str]] = {
     "options": {"runtime"},
     "ops": {"runtime"},
     "compiler": {"ir", "passes", "fusion", "buffers", "codegen", "runtime", "report", "budget", "version"},
-    "optimizer": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version"},
-    "standalone": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version"},
+    "optimizer": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version", "extras"},
+    "standalone": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version", "extras"},
 }
 #: users of the pipeline, which nothing of it may import: they see everything
 USERS = {"__init__", "cli", "commands", "insight", "just_in_time", "proof", "proof_saved_model", "report_html", "serving", "testing"}

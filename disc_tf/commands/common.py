@@ -19,6 +19,8 @@ from disc_tf.testing.inputs import InputSpec, dim_names, specs_from_graph, specs
 
 OK = 0
 INTERNAL_ERROR = 1
+#: the environment lacks something
+MISSING_PACKAGES = 1
 USAGE = 2  # argparse's own
 BAD_INPUT = 3
 NOTHING_COMPILED = 4

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import platform
 import sys
 
 from disc_tf.commands.common import INTERNAL_ERROR, OK
+from disc_tf.extras import EXTRAS, absent, advice
 from disc_tf.runtime.cpu import TARGET_FEATURES, cpu_flags, native_target
 from disc_tf.version import installed
 
 _PACKAGES = ("disc-tf", "tensorflow", "numpy", "protobuf", "jax", "jaxlib", "llvmlite", "scipy")
+#: extra -> what it is for
+_OPTIONAL = {
+    "serve": "disc-tf serve, disc-tf serving",
+    "remote": "disc-tf optimize --remote",
+    "server": "disc-tf-server",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +31,7 @@ def _version(package: str) -> str:
 
 def can_compile() -> bool:
     """Whether the compiler's packages are installed: serving needs none of them."""
-    return importlib.util.find_spec("llvmlite") is not None
+    return not absent(["llvmlite"])
 
 
 def checks() -> list[tuple[str, bool, str]]:
@@ -47,23 +53,45 @@ def checks() -> list[tuple[str, bool, str]]:
         try:
             import llvmlite.binding  # noqa: F401
 
-            out.append(("compiler", True, f"llvmlite {_version('llvmlite')}"))
+            lacks = absent(EXTRAS["compiler"])
+            out.append(("compiler", True, f"llvmlite {_version('llvmlite')}{f', without {_names(lacks)}' if lacks else ''}"))
         except (ImportError, OSError) as e:
             out.append(("compiler", False, f"{e}; install disc-tf[compiler] again"))
     else:
-        out.append(("compiler", True, "not installed: optimised graphs run here; pip install 'disc-tf[compiler]' to make them"))
+        out.append(("compiler", True, f"not installed: optimised graphs run here; {advice('compiler')} to make them"))
+    return [*out, _op_library(), *_extras()]
+
+
+def _names(packages: list[str]) -> str:
+    return ", ".join(packages)
+
+
+def _extras() -> list[tuple[str, bool, str]]:
+    """Of the extras that not everybody needs: being without one is no fault."""
+    out = []
+    for extra, purpose in _OPTIONAL.items():
+        lacks = absent(EXTRAS[extra])
+        detail = f"not installed ({purpose}): lacks {_names(lacks)}; {advice(extra)}" if lacks else f"installed ({purpose})"
+        out.append((extra, True, detail))
+    return out
+
+
+def _op_library() -> tuple[str, bool, str]:
+    """Without TensorFlow stand-alone files run all the same."""
+    if absent(["tensorflow"]):
+        detail = "no TensorFlow: stand-alone files run here (disc-tf run NAME.disc); install TensorFlow 2.16-2.21 for graphs"
+        return "op library", True, detail
     try:
         import tensorflow as tf
 
         import disc_tf
 
         disc_tf.load_op_library()
-        out.append(("op library", True, f"DiscLaunch loads in TensorFlow {tf.__version__}"))
+        return "op library", True, f"DiscLaunch loads in TensorFlow {tf.__version__}"
     except ImportError as e:
-        out.append(("op library", False, f"{e}; install TensorFlow 2.16-2.21"))
+        return "op library", False, f"{e}; install TensorFlow 2.16-2.21"
     except Exception as e:
-        out.append(("op library", False, f"{type(e).__name__}: {e}"))
-    return out
+        return "op library", False, f"{type(e).__name__}: {e}"
 
 
 def _packs() -> list[tuple[str, bool, str]]:

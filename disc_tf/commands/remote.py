@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from disc_tf.commands.common import BAD_INPUT, STANDALONE_SUFFIX, USAGE, CommandError, write_atomically
 from disc_tf.commands.signers import VARIABLE
 from disc_tf.commands.unused import refuse
+from disc_tf.extras import needing
 
 if TYPE_CHECKING:
     from disc_tf.optimizer import Elsewhere
@@ -98,15 +99,14 @@ def compiling(args: argparse.Namespace, say: Callable[[str], None]) -> Iterator[
     if not args.remote:
         yield None
         return
-    try:
+    with needing("--remote", "remote"):
         from disc_tf.remote.check import CheckError
         from disc_tf.remote.client import Client
         from disc_tf.remote.connection import Address
         from disc_tf.remote.errors import RemoteError
         from disc_tf.remote.merge import ResultError
         from disc_tf.remote.trust import TrustError
-    except ImportError as e:
-        raise CommandError(f"--remote needs more packages ({e.name}): pip install 'disc-tf[remote]'", USAGE) from e
+
     fields = {field: getattr(args, _dest(flag)) for flag, field, _, _ in _FLAGS}
     try:
         trust = _policy(args)
@@ -149,13 +149,12 @@ def _writer(args: argparse.Namespace, show: Elsewhere, say: Callable[[str], None
 
 @contextmanager
 def _answered(args: argparse.Namespace) -> Iterator[Elsewhere]:
-    try:
+    with needing("--remote-result", "remote"):
         from disc_tf.remote.check import CheckError
         from disc_tf.remote.files import SeveralRequests, reader
         from disc_tf.remote.merge import ResultError
         from disc_tf.remote.trust import TrustError
-    except ImportError as e:
-        raise CommandError(f"--remote-result needs more packages ({e.name}): pip install 'disc-tf[remote]'", USAGE) from e
+
     try:
         trust = _policy(args)
     except TrustError as e:

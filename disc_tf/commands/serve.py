@@ -12,6 +12,7 @@ from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, Comman
 from disc_tf.commands.signers import add_trust_argument, set_trust
 from disc_tf.commands.unused import NO_BATCHES, NO_REST, refuse
 from disc_tf.commands.verify import at_least, between, positive_seconds, seconds
+from disc_tf.extras import needing
 
 #: more are a mistake
 _MOST_THREADS = 4096
@@ -107,13 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
+    with needing("serve", "serve"):
         from disc_tf.serving.batching import BatchSettings
         from disc_tf.serving.config import ConfigError, ModelSettings, VersionPolicy, is_model_name, read_models_config
         from disc_tf.serving.errors import ServingError
         from disc_tf.serving.server import ModelServer, ServerSettings, Tls, read_token
-    except ModuleNotFoundError as e:
-        raise CommandError(f"{e}: disc-tf serve needs TensorFlow and: pip install 'disc-tf[serve]'", INTERNAL_ERROR) from e
+
     if (args.base is None) == (args.models_config is None):
         both = "" if args.base is None else ", not both"
         raise CommandError(f"give the base path of a model, or --models-config F{both}", USAGE)

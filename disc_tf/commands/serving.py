@@ -12,11 +12,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, OK, USAGE, VERIFY_FAILED, CommandError, check_output, write_atomically
+from disc_tf.commands.common import BAD_INPUT, OK, USAGE, VERIFY_FAILED, CommandError, check_output, write_atomically
 from disc_tf.commands.optimize import add_option_flags, options_from
 from disc_tf.commands.signers import refuse_local_code
 from disc_tf.commands.unused import NO_WARMUP, NOT_WATCHED, ONE_SEGMENT, ROLLBACK, WATCHED, refuse
 from disc_tf.commands.verify import at_least, seconds
+from disc_tf.extras import COMPILING, GRAPHS, require
 from disc_tf.options import Options
 
 
@@ -76,11 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        from disc_tf.serving.config import ConfigError
-        from disc_tf.serving.stores import StoreError
-    except ModuleNotFoundError as e:
-        raise CommandError(f"{e}: disc-tf serving needs: pip install 'disc-tf[compiler,serve]'", INTERNAL_ERROR) from e
+    if args.rollback is None:
+        # before anything is looked at: what this environment lacks says nothing of a model
+        unverified = args.no_verify and not args.freeze and args.no_warmup
+        require("serving", "compiler,serve", (*COMPILING, *(() if unverified else ("tensorflow",))))
+    else:
+        require("serving", "compiler,serve", GRAPHS)
+    from disc_tf.serving.config import ConfigError
+    from disc_tf.serving.stores import StoreError
+
     if (args.base is None) == (args.models_config is None):
         raise CommandError("give the base path of a model, or --models-config F", USAGE)
     if args.models_config is not None and (args.name or args.versions != "latest" or args.rollback is not None):

@@ -2,23 +2,26 @@
 
 The message classes are made from a checked-in descriptor set in a descriptor pool of our own, so that they live beside TensorFlow's
 in one process without a clash. Wire format and field names are TensorFlow's; fields that they do not know are kept on a round trip.
-The rest of the frontend is duck-typed: TensorFlow's own message objects work as well.
+The rest of the frontend is duck-typed: TensorFlow's own message objects work as well. protobuf is imported with the first message: the
+command's flags and stand-alone files need none.
 """
 
 from __future__ import annotations
 
 import functools
 from importlib import resources
-from typing import Any
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING, Any
 
 from disc_tf.frontend.errors import GraphError
 
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pool import DescriptorPool
 
-def new_pool(package: str, file: str) -> descriptor_pool.DescriptorPool:
+
+def new_pool(package: str, file: str) -> DescriptorPool:
     """A descriptor pool with the messages of a descriptor set that lies in a package."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
     data = resources.files(package).joinpath(file).read_bytes()
     pool = descriptor_pool.DescriptorPool()
     for declared in descriptor_pb2.FileDescriptorSet.FromString(data).file:
@@ -27,18 +30,22 @@ def new_pool(package: str, file: str) -> descriptor_pool.DescriptorPool:
 
 
 @functools.cache
-def _pool() -> descriptor_pool.DescriptorPool:
+def _pool() -> DescriptorPool:
     return new_pool("disc_tf.frontend", "data/tf_protos.binpb")
 
 
 @functools.cache
 def message_class(name: str) -> Any:
     """The class of a message such as ``"GraphDef"`` (package ``tensorflow``). KeyError if there is none."""
+    from google.protobuf import message_factory
+
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"tensorflow.{name}"))
 
 
 def parse(name: str, data: bytes) -> Any:
     """Parse a serialized message. ``GraphError`` for bytes that are not one."""
+    from google.protobuf.message import DecodeError
+
     try:
         return message_class(name).FromString(bytes(data))
     except (DecodeError, RecursionError, MemoryError) as e:

@@ -9,9 +9,9 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
-import ml_dtypes
 import numpy as np
 
+from disc_tf.ir.bfloat16 import bfloat16_or_none
 from disc_tf.ir.dims import Dim, DimLike
 
 
@@ -22,7 +22,7 @@ class DType(enum.Enum):
     """
 
     F16 = ("f16", np.dtype(np.float16), 19, "f", 16)
-    BF16 = ("bf16", np.dtype(ml_dtypes.bfloat16), 14, "f", 16)
+    BF16 = ("bf16", bfloat16_or_none(), 14, "f", 16)
     F32 = ("f32", np.dtype(np.float32), 1, "f", 32)
     F64 = ("f64", np.dtype(np.float64), 2, "f", 64)
     I8 = ("i8", np.dtype(np.int8), 6, "i", 8)
@@ -35,13 +35,22 @@ class DType(enum.Enum):
     U64 = ("u64", np.dtype(np.uint64), 23, "u", 64)
     BOOL = ("bool", np.dtype(np.bool_), 10, "b", 8)
 
-    def __init__(self, ir_name: str, np_dtype: np.dtype, tf_enum: int, kind: str, bits: int) -> None:
+    def __init__(self, ir_name: str, np_dtype: np.dtype | None, tf_enum: int, kind: str, bits: int) -> None:
         self.ir_name = ir_name
-        self.np = np_dtype
+        if np_dtype is not None:
+            self.np: np.dtype = np_dtype
         self.tf_enum = tf_enum
         self.kind = kind
         self.bits = bits
         self.bytes = bits // 8
+
+    def __getattr__(self, name: str) -> np.dtype:
+        # only what `__init__` did not set comes here: the numpy dtype of a bf16 without ml_dtypes
+        if name == "np":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def is_float(self) -> bool:
@@ -82,7 +91,7 @@ class DType(enum.Enum):
 
 
 _BY_NAME = {d.ir_name: d for d in DType}
-_BY_NP = {d.np: d for d in DType}
+_BY_NP = {d.np: d for d in DType if "np" in vars(d)}
 #: DataType numbers of qint8, quint8, qint32, qint16, quint16: the same bits as the integers
 _QUANTIZED = {11: DType.I8, 12: DType.U8, 13: DType.I32, 15: DType.I16, 16: DType.U16}
 _BY_TF = {d.tf_enum: d for d in DType} | _QUANTIZED

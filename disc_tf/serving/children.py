@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from disc_tf.extras import LACKING
 from disc_tf.serving.prepare import OptimizeFailed, Stopped
+from disc_tf.serving.stores import StoreError
 from disc_tf.serving.warmup import WARMUP_FILE
 
 
@@ -25,8 +27,11 @@ class Children:
         self.stopped = False
 
     def optimize(self, source: Path, target: Path) -> str:
-        """A remark on what was compiled. `OptimizeFailed` with the last line that the optimiser said."""
+        """A remark on what was compiled. `OptimizeFailed` with the last line that the optimiser said; `StoreError` where it
+        lacks a package, which says nothing of the model: nothing is published."""
         code, output, errors = self._run("disc_tf.cli", "optimize", str(source), "-o", str(target), "--json", "-q", *self._flags)
+        if code and LACKING in _last(errors):
+            raise StoreError(_last(errors))
         if code:
             raise OptimizeFailed(_last(errors) or f"`disc-tf optimize` ended with status {code}", code)
         return _remark(output)

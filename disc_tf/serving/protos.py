@@ -7,15 +7,16 @@ There is no generated code, so only the protobuf runtime's own wire format count
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-from google.protobuf import descriptor_pool, message_factory
+from typing import TYPE_CHECKING, Any
 
 from disc_tf.frontend.tfproto import new_pool
 
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pool import DescriptorPool
+
 
 @functools.cache
-def pool() -> descriptor_pool.DescriptorPool:
+def pool() -> DescriptorPool:
     """The descriptor pool."""
     return new_pool("disc_tf.serving", "data/serving_protos.binpb")
 
@@ -26,6 +27,8 @@ def message_class(name: str) -> Any:
 
     Names are relative to the package ``tensorflow``. KeyError if there is none.
     """
+    from google.protobuf import message_factory
+
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"tensorflow.{name}"))
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from disc_tf.frontend.tensor_proto import to_numpy
 from disc_tf.serving.protos import message_class
@@ -44,6 +43,8 @@ def read_requests(directory: str | Path) -> list[Request]:
     path = Path(directory) / FILE
     if not path.is_file():
         return []
+    from google.protobuf.message import DecodeError
+
     found: list[Request] = []
     for number, record in enumerate(_records(path.read_bytes())):
         if number >= MAX_RECORDS:

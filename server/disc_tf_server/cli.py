@@ -42,18 +42,20 @@ def _failed(message: str, code: int) -> int:
 
 
 def _serve(config: ServerConfig) -> int:
+    from disc_tf.extras import MissingPackages, needing
     from disc_tf_server import logs
     from disc_tf_server.interfaces import ChildFailed, ServiceError
 
     logs.configure(config.log_format, config.log_level)
     try:
-        asyncio.run(_run(config))
+        with needing("the server", "server"):
+            asyncio.run(_run(config))
     except OSError as e:
         return _failed(f"cannot start: {e}", BAD_INPUT)
     except (ServiceError, ChildFailed) as e:
         return _failed(f"cannot start: {e.message}", BAD_INPUT)
-    except ImportError as e:
-        return _failed(f"the server needs {e.name}: pip install 'disc-tf[server]'", BAD_INPUT)
+    except MissingPackages as e:
+        return _failed(str(e), INTERNAL_ERROR)
     return OK
 
 

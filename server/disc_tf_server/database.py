@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from disc_tf.extras import missing_packages
 from disc_tf_server.interfaces import ServiceError
 
 T = TypeVar("T")
@@ -188,7 +189,7 @@ class PostgresDatabase:
         try:
             import psycopg
         except ImportError as e:
-            raise ValueError("a postgresql:// store needs psycopg: pip install 'disc-tf[postgres]'") from e
+            raise missing_packages("a postgresql:// store", "postgres", ["psycopg"]) from e
         self._psycopg, self._url = psycopg, url
         self._threads = ThreadPoolExecutor(_PARALLEL, "disc-tf-postgres")
         self._local = threading.local()

@@ -14,6 +14,7 @@ import secrets
 import socket
 from typing import Any
 
+from disc_tf.extras import missing_packages
 from disc_tf_server.children import COMPILE, WARM_UP, ForkedChildPool
 from disc_tf_server.fingerprint import fingerprint
 from disc_tf_server.interfaces import ChildFailed, Job, OnProgress, Reason
@@ -89,7 +90,7 @@ class CompileHost:
 class RayChildPool:
     """See `ChildPool`. address: ``ray://HOST:PORT``, or anything else that ``ray.init`` takes. size: jobs at a time (a processor each).
 
-    ValueError if Ray is not installed.
+    `MissingPackages` if Ray is not installed.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class RayChildPool:
         try:
             import ray
         except ImportError as e:
-            raise ValueError("a ray:// executor needs Ray: pip install 'disc-tf[ray]'") from e
+            raise missing_packages("a ray:// executor", "ray", ["ray"]) from e
         if size < 1:
             raise ValueError(f"{size} compile children: at least 1 is needed")
         self._ray, self._address, self._size = ray, address, size

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from disc_tf_server.config import ConfigError
+from disc_tf.extras import missing_packages
 
 
 class Tracing:
@@ -61,7 +61,7 @@ class OpenTelemetry(Tracing):
 
 
 def tracing(endpoint: str) -> Tracing:
-    """Traces to an OTLP/gRPC endpoint (``http://collector:4317``); "" for none. `ConfigError` where the packages are absent."""
+    """Traces to an OTLP/gRPC endpoint (``http://collector:4317``); "" for none. `MissingPackages` where they are absent."""
     if not endpoint:
         return Tracing()
     try:
@@ -70,7 +70,7 @@ def tracing(endpoint: str) -> Tracing:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as e:
-        raise ConfigError(f"trace_endpoint needs {e.name}: pip install 'disc-tf[server,telemetry]'") from e
+        raise missing_packages("trace_endpoint", "server,telemetry", ["opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc"]) from e
     provider = TracerProvider(resource=Resource.create({"service.name": "disc-tf-server"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https:"))))
     return OpenTelemetry(provider)

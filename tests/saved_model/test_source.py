@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 from pathlib import Path
@@ -174,6 +175,15 @@ def test_all_functions(original):
     assert any("training=True" in why for why in some.skipped.values()) and any("train_step" in name for name in some.skipped)
     assert not every.skipped and len(every.functions) > len(some.functions)
     assert not any("save" in f.name or "restore" in f.name for f in every.functions)
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+def test_standard_output_is_one_json_object(suffix, tmp_path, capsys):
+    """Whatever Keras prints while it reads and saves the model."""
+    source = keras_file(suffix)(tmp_path)
+    capsys.readouterr()
+    assert main(["optimize", str(source), "-o", str(tmp_path / "out"), "--target", "native", "--no-verify", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["functions"]
 
 
 def test_the_commands(original, tmp_path, capsys):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from disc_tf_server import tracing
-from disc_tf_server.config import ConfigError
 
+from disc_tf.extras import MissingPackages
 from tests.server.harness import front, request, run
 
 trace_sdk = pytest.importorskip("opentelemetry.sdk.trace")
@@ -45,6 +45,6 @@ def test_an_endpoint_needs_the_packages(monkeypatch: pytest.MonkeyPatch) -> None
     import sys
 
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
-    with pytest.raises(ConfigError, match=r"disc-tf\[server,telemetry\]"):
+    with pytest.raises(MissingPackages, match=r"disc-tf\[server,telemetry\]"):
         tracing.tracing("http://127.0.0.1:4317")
     assert tracing.tracing("").context() == ""

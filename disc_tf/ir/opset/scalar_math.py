@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 
-BF16 = np.dtype(ml_dtypes.bfloat16)
-_NARROW = (np.dtype(np.float16), BF16)
+from disc_tf.ir.bfloat16 import bfloat16_or_none
+
+_NARROW = tuple(t for t in (np.dtype(np.float16), bfloat16_or_none()) if t is not None)
 
 
 def is_float(dtype: np.dtype) -> bool:
-    return dtype.kind == "f" or dtype == BF16
+    return dtype.kind == "f" or dtype in _NARROW
 
 
 def round_to(x: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import ml_dtypes
 import numpy as np
 
 from disc_tf.ir.core import Op
@@ -67,6 +66,8 @@ def fill_value(kind: str, empty: str, dtype: DType) -> float | int:
     if kind == "mul":
         return 1
     if dtype.is_float:
+        import ml_dtypes
+
         top = float("inf") if empty == "infinity" else float(ml_dtypes.finfo(dtype.np).max)
         return -top if kind == "max" else top
     info = np.iinfo(dtype.np)
