@@ -154,6 +154,8 @@ def _configured(parser: Parser, argv: Sequence[str]) -> tuple[argparse.Namespace
 
 def _extra(args: argparse.Namespace) -> str:
     """The extra that has what a verb needs."""
+    if args.verb == "serve":
+        return "serve"
     elsewhere = args.verb == "optimize" and (args.remote or args.remote_dry_run or args.remote_result)
     return "remote" if elsewhere else "compiler"
 
@@ -168,10 +170,10 @@ def _packages(args: argparse.Namespace) -> tuple[str, ...]:
     return table.get(args.verb, (*COMPILING, "tensorflow") if args.verb == "replay" else ())
 
 
-def _lacking(verb: str, e: ModuleNotFoundError) -> MissingPackages | None:
+def _lacking(args: argparse.Namespace, e: ModuleNotFoundError) -> MissingPackages | None:
     """The message for a package that was asked for late; None if it is none of ours."""
     package = package_of(e.name or "")
-    return None if package is None else missing_packages(verb, "serve" if verb == "serve" else "compiler", [package])
+    return None if package is None else missing_packages(args.verb, _extra(args), [package])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -207,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"disc-tf: {e}", file=sys.stderr)
         return INTERNAL_ERROR
     except ModuleNotFoundError as e:
-        told = e if isinstance(e, MissingPackages) else _lacking(args.verb, e)
+        told = e if isinstance(e, MissingPackages) else _lacking(args, e)
         if told is None:
             raise
         print(f"disc-tf: {told}", file=sys.stderr)

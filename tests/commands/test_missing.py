@@ -113,6 +113,17 @@ def test_a_missing_remote_client_has_the_same_code(graph: G, tmp_path: Path) -> 
     assert done.returncode == 1 and "--remote needs more packages (grpcio" in done.stderr
 
 
+def test_a_package_that_is_asked_for_late_is_of_the_right_extra() -> None:
+    from disc_tf.cli import _lacking, build_parser
+
+    late = ModuleNotFoundError("No module named 'zstandard'", name="zstandard")
+    told = _lacking(build_parser().parse_args(["optimize", "g.pb", "--remote-dry-run"]), late)
+    assert str(told) == "optimize needs more packages (zstandard): pip install 'disc-tf[remote]'"
+    late = ModuleNotFoundError("No module named 'tensorflow.python'", name="tensorflow.python")
+    assert "pip install 'disc-tf[serve]' tensorflow" in str(_lacking(build_parser().parse_args(["serve", "models"]), late))
+    assert _lacking(build_parser().parse_args(["doctor"]), ModuleNotFoundError("No module named 'ours'", name="ours")) is None
+
+
 def test_a_server_without_its_packages_has_the_same_code(tmp_path: Path) -> None:
     program = "import sys; from disc_tf_server.cli import main; sys.exit(main(sys.argv[1:]))"
     done = without({"grpc"}, tmp_path, "-c", program, "--data-dir", tmp_path / "data")
