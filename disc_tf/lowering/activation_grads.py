@@ -10,6 +10,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -131,7 +132,7 @@ _RESULT_GRADS: dict[str, Rule] = {
 def result_grad(ctx: LoweringContext, node: NodeView, y: Value, dy: Value) -> Value:
     """``dy`` times the derivative, by the result ``y``. Sqrt, Rsqrt and the reciprocal: 0 where ``dy`` is, whatever ``y``."""
     counts = ctx.num_elements(y), ctx.num_elements(dy)
-    message = f"The two arguments to a cwise op must have same number of elements, got {counts[0]} and {counts[1]}"
+    message = f"The two arguments to a cwise op must have same number of elements, got {plain(counts[0])} and {plain(counts[1])}"
     if y.rank == dy.rank and all(ctx.env.is_equal(a, c) is True for a, c in zip(y.dims, dy.dims, strict=True)):
         dy = ctx.cast_dims(dy, y.dims)
     else:

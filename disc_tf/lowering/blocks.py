@@ -10,6 +10,7 @@ from disc_tf.lowering.content import bind, bind_run_time, constant_ints, content
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.dilation import dilated_convolution
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -95,7 +96,7 @@ def batch_to_space(ctx: LoweringContext, _node: NodeView, x: Value, block_shape:
         y = ctx.b.reshape(ctx.b.transpose(y, (*order, *range(2 * count + 1, y.rank))), wanted)
     starts, limits = [ZERO] * y.rank, list(y.dims)
     for k, ((before, after), extent) in enumerate(zip(pairs, extents, strict=True), 1):
-        message = f"cropped_shape[{k - 1}]={extent - before - after} must be non-negative"
+        message = f"cropped_shape[{k - 1}]={plain(extent - before - after)} must be non-negative"
         ctx.check_dim_cond(before + after, "LE", extent, message=message)
         left = extent - before - after
         starts[k], limits[k] = before, before + (left if before.is_static and after.is_static else bind(ctx, left))

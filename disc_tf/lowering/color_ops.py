@@ -9,6 +9,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Status
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, keep_dims
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.reductions import mean
 from disc_tf.lowering.registry import FLOATS, lowering
 from disc_tf.lowering.shapes import invalid
@@ -18,7 +19,7 @@ Triple = tuple[Value, Value, Value]
 
 def _split(ctx: LoweringContext, x: Value, code: Status = Status.INVALID_ARGUMENT) -> Triple:
     """The three channels, each ``[pixels]``."""
-    ctx.check_dims_eq(x.dims[-1], 3, code, f"input must have 3 channels but instead has {x.dims[-1]} channels.")
+    ctx.check_dims_eq(x.dims[-1], 3, code, f"input must have 3 channels but instead has {plain(x.dims[-1])} channels.")
     flat = ctx.b.reshape(ctx.cast_dims(x, (*x.dims[:-1], Dim.of(3))), (product(x.dims[:-1]), 3))
     count = flat.dims[0]
     r, g, b = (ctx.b.reshape(ctx.b.slice(flat, (0, c), (count, c + 1)), (count,)) for c in range(3))

@@ -20,6 +20,7 @@ from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, bcast, sym
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.ir.types import DType
 from disc_tf.lowering.errors import Status, Unsupported
+from disc_tf.lowering.plain import plain
 
 if TYPE_CHECKING:
     from disc_tf.lowering.bodies import FunctionBody
@@ -269,7 +270,7 @@ class LoweringContext:
             return
         self._checked.update({key: None, ("equal", b, a): None})
         self.requests.append(DimRequest("equal", a, b, self.node_name))
-        self.check(self._dim_equals(a, b), code, message or f"dimensions {a} and {b} must be equal")
+        self.check(self._dim_equals(a, b), code, message or f"dimensions {plain(a)} and {plain(b)} must be equal")
 
     def check_dim_cond(
         self, a: DimLike, direction: str, b: DimLike, code: Status | int = Status.INVALID_ARGUMENT, message: str = ""
@@ -301,7 +302,7 @@ class LoweringContext:
             return b
         if self.env.is_equal(a, b) is True:
             return a
-        text = message or f"Incompatible shapes: dimensions {a} and {b}"
+        text = message or f"Incompatible shapes: dimensions {plain(a)} and {plain(b)}"
         one_a, one_b = self.env.is_equal(a, 1), self.env.is_equal(b, 1)
         if one_a is False and one_b is False and self.env.is_equal(a, b) is False:
             raise Unsupported("INVALID", text)
@@ -347,7 +348,7 @@ class LoweringContext:
     def broadcast(self, *vals: Value) -> list[Value]:
         """TF implicit broadcasting: all values brought to the common dims (``bcast`` and a check when undecided)."""
         shapes = [v.dims for v in vals]
-        dims = self.broadcast_dims(*shapes, message=f"Incompatible shapes: {' vs. '.join(map(_shape_text, shapes))}")
+        dims = self.broadcast_dims(*shapes, message=f"Incompatible shapes: {' vs. '.join(map(plain, shapes))}")
         return [self.broadcast_to(v, dims) for v in vals]
 
     def cast_dims(self, v: Value, dims: Sequence[DimLike]) -> Value:
@@ -406,7 +407,3 @@ class LoweringContext:
         finally:
             self.node_name = before
             self.b.loc = before_loc
-
-
-def _shape_text(dims: Sequence[Dim]) -> str:
-    return f"[{','.join(map(str, dims))}]"

@@ -12,6 +12,7 @@ from disc_tf.lowering.convolution import Padding, paddings, refuse_centred, spat
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, lowering
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.windows import patches
@@ -50,7 +51,7 @@ def _sizes(ctx: LoweringContext, v: Value, rank: int, what: str) -> list[Dim]:
 
 def _same(ctx: LoweringContext, node: NodeView, pairs: Sequence[tuple[Dim, Dim]], what: str) -> None:
     for have, want in pairs:
-        ctx.check_dims_eq(have, want, message=f"{node.op}: {what}: {have} and {want}")
+        ctx.check_dims_eq(have, want, message=f"{node.op}: {what}: {plain(have)} and {plain(want)}")
 
 
 def _pads(

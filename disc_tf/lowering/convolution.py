@@ -14,6 +14,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.matmul import along, bias_add
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -103,7 +104,9 @@ def _fixed(ctx: LoweringContext, extent: Dim, reach: int, stride: int, low: int,
     """A window that is more than a stride too long for the data is an error, otherwise there are no windows."""
     room = extent + (low + high - reach)
     # TF computes (room + stride) / stride, which truncates, and fails if that is negative.
-    ctx.check_dim_cond(room + 2 * stride, "GT", 0, message=f"Computed output size would be negative: {extent} by a window of {reach}")
+    ctx.check_dim_cond(
+        room + 2 * stride, "GT", 0, message=f"Computed output size would be negative: {plain(extent)} by a window of {plain(reach)}"
+    )
     count = room // stride + 1
     slack, _ = ctx.env.bounds(count)
     if slack is None or slack < 0:
@@ -227,7 +230,9 @@ def depthwise_conv2d(ctx: LoweringContext, node: NodeView, x: Value, filter: Val
     window = _window(filter, 2)
     data = channels_last(ctx, x, first)
     channels = filter.dims[2]
-    ctx.check_dims_eq(data.dims[-1], channels, message=f"input and filter must have the same depth: {data.dims[-1]} vs {channels}")
+    ctx.check_dims_eq(
+        data.dims[-1], channels, message=f"input and filter must have the same depth: {plain(data.dims[-1])} vs {plain(channels)}"
+    )
     if not channels.is_static or not int(channels):
         raise Unsupported("SHAPE", f"the number of channels must be known: {filter.type}")
     features = channels * filter.dims[3]
@@ -259,11 +264,13 @@ def conv2d_backprop_input(ctx: LoweringContext, node: NodeView, sizes: Value, fi
     elif len(wanted) == 4:
         batch, channels = wanted[0], wanted[1 if first else 3]
         extents = wanted[2:] if first else wanted[1:3]
-        ctx.check_dims_eq(batch, data.dims[0], message=f"input and out_backprop must have the same batch size: {batch}, {data.dims[0]}")
+        ctx.check_dims_eq(
+            batch, data.dims[0], message=f"input and out_backprop must have the same batch size: {plain(batch)}, {plain(data.dims[0])}"
+        )
         if ctx.env.is_equal(channels, depth) is not True:
             if channels.is_static and depth.is_static and int(depth) and int(channels) % int(depth) == 0:
                 raise Unsupported("SHAPE", f"a gradient in groups: {channels} channels with a filter of depth {depth}")
-            ctx.check_dims_eq(channels, depth, message=f"input depth must be that of the filter: {channels} vs {depth}")
+            ctx.check_dims_eq(channels, depth, message=f"input depth must be that of the filter: {plain(channels)} vs {plain(depth)}")
     else:
         raise invalid(f"input_sizes must have 2 or 4 entries, not {len(wanted)}")
     for d in wanted:
@@ -272,7 +279,9 @@ def conv2d_backprop_input(ctx: LoweringContext, node: NodeView, sizes: Value, fi
     pads = paddings(ctx, node, extents, window, strides, dilations, first)
     ctx.check_dims_eq(data.dims[-1], filter.dims[3], message="filter and out_backprop must have the same out_depth")
     for have, pad in zip(data.dims[1:-1], pads, strict=True):
-        ctx.check_dims_eq(have, pad.out, message=f"Size of out_backprop doesn't match computed: actual = {have}, expected = {pad.out}")
+        ctx.check_dims_eq(
+            have, pad.out, message=f"Size of out_backprop doesn't match computed: actual = {plain(have)}, expected = {plain(pad.out)}"
+        )
     low, high = transposed_paddings(pads, data.dims[1:-1], extents, window, strides, dilations)
     kernel = ctx.b.reverse(ctx.b.transpose(filter, (0, 1, 3, 2)), (0, 1))
     y = ctx.b.convolution(

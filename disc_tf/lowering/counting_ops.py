@@ -15,6 +15,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.join_split import concat
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import NUMBERS, lowering
 from disc_tf.lowering.rows import scatter_rows, take
 from disc_tf.lowering.shapes import invalid
@@ -36,7 +37,7 @@ def bins_of(ctx: LoweringContext, size: Value) -> Dim:
     if size.rank:
         raise invalid(f"Shape must be rank 0 but is rank {size.rank}")
     n = scalar_dim(ctx, size, "the number of bins")
-    ctx.check_dim_cond(n, "GE", 0, message=f"size ({n}) must be non-negative")
+    ctx.check_dim_cond(n, "GE", 0, message=f"size ({plain(n)}) must be non-negative")
     return bind(ctx, maximum(ctx.env, n, 0))
 
 
@@ -141,7 +142,7 @@ def histogram_fixed_width(
     message = "value_range should satisfy value_range[0] < value_range[1]"
     ctx.check(b.compare(low, high, "LT"), message=message)
     n = scalar_dim(ctx, nbins, "nbins")
-    ctx.check_dim_cond(n, "GT", 0, message=f"nbins should be a positive number, but got '{n}'")
+    ctx.check_dim_cond(n, "GT", 0, message=f"nbins should be a positive number, but got '{plain(n)}'")
     n = bind(ctx, maximum(ctx.env, n, 0))
     x = b.reshape(values, [product(values.dims)])
     if x.dtype.is_float:
@@ -214,7 +215,7 @@ def in_top_k(
         raise invalid(f"k must be 0-D, got shape {rest[0].type}")
     k = rest[0] if rest else ctx.scalar(int(node.attr("k")), DType.I64)
     dims = predictions.dims
-    message = f"First dimension of predictions {dims[0]} must match length of targets {targets.dims[0]}"
+    message = f"First dimension of predictions {plain(dims[0])} must match length of targets {plain(targets.dims[0])}"
     ctx.check_dims_eq(dims[0], targets.dims[0], message=message)
     wanted = b.convert(ctx.cast_dims(targets, [dims[0]]), DType.I64)
     hit = b.compare(b.iota(DType.I64, dims, 1), b.broadcast_in_dim(wanted, dims, [0]), "EQ")
@@ -237,8 +238,8 @@ def nth_element(ctx: LoweringContext, node: NodeView, x: Value, n: Value) -> Val
     if not x.rank:
         raise invalid("Input must be at least rank 1 but is rank 0")
     at = scalar_dim(ctx, n, "n of NthElement")
-    ctx.check_dim_cond(at, "GE", 0, message=f"n must be non-negative but is {at}")
-    ctx.check_dim_cond(x.dims[-1], "GT", at, message=f"Input must have last dimension > n = {at}")
+    ctx.check_dim_cond(at, "GE", 0, message=f"n must be non-negative but is {plain(at)}")
+    ctx.check_dim_cond(x.dims[-1], "GT", at, message=f"Input must have last dimension > n = {plain(at)}")
     if x.dims[-1] == 0:
         raise Unsupported("INVALID", "Input must have last dimension > n")
     (ordered,) = b.sort([x], x.rank - 1, "GT" if node.attr("reverse", False) else "LT")

@@ -8,6 +8,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Status
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import check_elements, convert, spread, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -41,15 +42,18 @@ def sparse_softmax_cross_entropy(ctx: LoweringContext, _node: NodeView, logits: 
     if labels.rank != 1:
         raise invalid(f"labels must be 1-D, but got shape {labels.type}")
     rows, classes = logits.dims
-    message = f"logits and labels must have the same first dimension, got logits shape {logits.type} and labels shape {labels.type}"
+    message = (
+        f"logits and labels must have the same first dimension, got logits shape {plain(logits.type)} and "
+        f"labels shape {plain(labels.type)}"
+    )
     ctx.check_dims_eq(rows, labels.dims[0], message=message)
-    ctx.check_dim_cond(classes, "GT", 0, message=f"Must have at least one class, but got logits shape {logits.type}")
+    ctx.check_dim_cond(classes, "GT", 0, message=f"Must have at least one class, but got logits shape {plain(logits.type)}")
     labels = ctx.cast_dims(labels, (rows,))
     b = ctx.b
     count = ctx.broadcast_to(ctx.dim(classes, labels.dtype), labels.dims)
     inside = b.and_(b.compare(labels, ctx.splat(0, labels), "GE"), b.compare(labels, count, "LT"))
     check_elements(
-        ctx, inside, (rows,), Status.INVALID_ARGUMENT, f"Received a label value which is outside the valid range of [0, {classes})."
+        ctx, inside, (rows,), Status.INVALID_ARGUMENT, f"Received a label value which is outside the valid range of [0, {plain(classes)})."
     )  # fmt: skip
     wide = widen(ctx, logits)
     shifted, log_sum, probability = _softmax_parts(ctx, wide)

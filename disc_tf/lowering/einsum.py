@@ -12,6 +12,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import NUMBERS, lowering
 
 #: labels of ellipsis dims, from the right: dim -1 of the ellipsis is ``~0``
@@ -91,7 +92,7 @@ def _check_labels(ctx: LoweringContext, terms: list[Term], equation: str) -> Non
             if label.startswith(_ELLIPSIS):
                 continue
             if label in seen:
-                message = f"Expected dimension {seen[label]} for label {label!r} of {equation} but got dimension {d}"
+                message = f"Expected dimension {plain(seen[label])} for label {label!r} of {equation} but got dimension {plain(d)}"
                 ctx.check_dims_eq(seen[label], d, message=message)
             else:
                 seen[label] = d

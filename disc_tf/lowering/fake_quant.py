@@ -12,6 +12,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import highest
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -77,7 +78,9 @@ def _ends(ctx: LoweringContext, node: NodeView, x: Value, *ends: Value) -> list[
         if v.rank != channels:
             raise invalid(f"`{name}` must be rank {int(channels)} but is rank {v.rank}")
         if channels:
-            ctx.check_dims_eq(v.dims[0], x.dims[-1], message=f"{name} has incorrect size, expected {x.dims[-1]} was {v.dims[0]}")
+            ctx.check_dims_eq(
+                v.dims[0], x.dims[-1], message=f"{name} has incorrect size, expected {plain(x.dims[-1])} was {plain(v.dims[0])}"
+            )
     return [ctx.cast_dims(v, x.dims[-1:]) for v in ends] if channels else list(ends)
 
 
@@ -161,7 +164,9 @@ def _quantize_and_dequantize(ctx: LoweringContext, node: NodeView, x: Value, low
             if v.rank != len(place):
                 raise invalid(f"{name} must be a {'vector' if place else 'scalar'}: {v.type}")
             if place:
-                ctx.check_dims_eq(v.dims[0], x.dims[axis], message=f"{name} has incorrect size, expected {x.dims[axis]} was {v.dims[0]}")
+                ctx.check_dims_eq(
+                    v.dims[0], x.dims[axis], message=f"{name} has incorrect size, expected {plain(x.dims[axis])} was {plain(v.dims[0])}"
+                )
         if place:
             low, high = (ctx.cast_dims(v, (x.dims[axis],)) for v in (low, high))
         else:

@@ -13,6 +13,7 @@ from disc_tf.lowering.content import constant_int, scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, INTS, NUMBERS, lowering
 from disc_tf.lowering.shape_ops import shape_operand
 from disc_tf.lowering.shapes import invalid, normal_axis
@@ -86,12 +87,12 @@ def _counts_to(v: Value) -> Dim | None:
 def gather(ctx: LoweringContext, x: Value, indices: Value, axis: int, batch: int) -> Value:
     """``x[b..., indices[b..., i...]]`` along ``axis``; the first ``batch`` axes of both go together."""
     for i in range(batch):
-        message = f"params.shape[{i}]: {x.dims[i]} should be equal to indices.shape[{i}]: {indices.dims[i]}"
+        message = f"params.shape[{i}]: {plain(x.dims[i])} should be equal to indices.shape[{i}]: {plain(indices.dims[i])}"
         ctx.check_dims_eq(x.dims[i], indices.dims[i], message=message)
     indices = ctx.cast_dims(indices, (*x.dims[:batch], *indices.dims[batch:]))
     extent = x.dims[axis]
     window = [d for i, d in enumerate(x.dims) if i != axis]
-    check_in_range(ctx, indices, extent, f"indices: a value is not in [0, {extent})", window)
+    check_in_range(ctx, indices, extent, f"indices: a value is not in [0, {plain(extent)})", window)
     sizes = list(x.dims)
     for i in (*range(batch), axis):
         sizes[i] = Dim.of(1)
@@ -302,7 +303,7 @@ def one_hot(
             raise invalid(f"{name} must be a scalar, but got: {v.type}")
     at = indices.rank if axis == -1 else axis
     d = scalar_dim(ctx, depth, "depth of OneHot")
-    ctx.check_dim_cond(d, "GE", 0, message=f"depth must be non-negative, got: {d}")
+    ctx.check_dim_cond(d, "GE", 0, message=f"depth must be non-negative, got: {plain(d)}")
     d = maximum(ctx.env, d, 0)
     dims = (*indices.dims[:at], d, *indices.dims[at:])
     dtype = DType.I32 if indices.dtype is DType.I32 else DType.I64

@@ -13,6 +13,7 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import lowering
 
 _WIDE = (DType.F32, DType.F64)
@@ -90,6 +91,6 @@ def betainc(ctx: LoweringContext, node: NodeView, a: Value, b: Value, x: Value) 
     """Equal shapes; scalars go with any."""
     wide = [v for v in (a, b, x) if v.rank]
     for v in wide[1:]:
-        ctx.require_same_shape(wide[0], v, f"Shapes of a, b and x are inconsistent: {wide[0].type} vs. {v.type}")
+        ctx.require_same_shape(wide[0], v, f"Shapes of a, b and x are inconsistent: {plain(wide[0].type)} vs. {plain(v.type)}")
     dims = wide[0].dims if wide else ()
     return apply_jax(ctx, "gamma.betainc", *(ctx.cast_dims(v, dims) for v in (a, b, x)))

@@ -10,6 +10,7 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.content import RunTimeFacts, bind, constant_int, element_dims
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, lowering
 from disc_tf.lowering.shape_ops import shape_operand
 from disc_tf.lowering.shapes import invalid, normal_axis
@@ -39,7 +40,7 @@ def pack(ctx: LoweringContext, node: NodeView, *xs: Value) -> Value:
     axis = normal_axis(int(node.attr("axis", 0)), first.rank + 1)
     for i, x in enumerate(xs[1:], 1):
         ctx.require_same_shape(
-            first, x, f"Shapes of all inputs must match: values[0].shape = {first.type}, [{i}] {x.type}"
+            first, x, f"Shapes of all inputs must match: values[0].shape = {plain(first.type)}, [{i}] {plain(x.type)}"
         )
     parts = [
         ctx.b.reshape(ctx.cast_dims(x, first.dims), (*first.dims[:axis], Dim.of(1), *first.dims[axis:]))
@@ -53,7 +54,7 @@ def unpack(ctx: LoweringContext, node: NodeView, x: Value) -> list[Value]:
     """The ``num`` slices along an axis."""
     axis, num = normal_axis(int(node.attr("axis", 0)), x.rank), int(node.attr("num"))
     ctx.check_dims_eq(
-        x.dims[axis], num, message=f"Input shape axis {axis} must equal {num}, got shape {x.type}"
+        x.dims[axis], num, message=f"Input shape axis {axis} must equal {plain(num)}, got shape {plain(x.type)}"
     )
     dims = list(x.dims)
     dims[axis] = Dim.of(num)
@@ -75,7 +76,10 @@ def concat(ctx: LoweringContext, xs: Sequence[Value], axis: int) -> Value:
         dims[axis] = x.dims[axis]
         for j in range(first.rank):
             if j != axis:
-                message = f"ConcatOp : Dimension {j} in both shapes must be equal: shape[0] = {first.type} vs. shape[{i}] = {x.type}"
+                message = (
+                    f"ConcatOp : Dimension {j} in both shapes must be equal: shape[0] = {plain(first.type)} vs. "
+                    f"shape[{i}] = {plain(x.type)}"
+                )
                 ctx.check_dims_eq(first.dims[j], x.dims[j], message=message)
         parts.append(ctx.cast_dims(x, dims))
     return first if len(parts) == 1 else ctx.b.concatenate(parts, axis)
@@ -100,7 +104,7 @@ def split(ctx: LoweringContext, node: NodeView, axis: Value, x: Value) -> list[V
     at = constant_int(ctx, axis, "the axis of Split")
     at = normal_axis(at, x.rank, f"-input rank(-{x.rank}) <= split_dim < input rank ({x.rank}), but got {at}")
     extent = x.dims[at]
-    message = f"Number of ways to split should evenly divide the split dimension, but got {extent} and num_split {ways}"
+    message = f"Number of ways to split should evenly divide the split dimension, but got {plain(extent)} and num_split {ways}"
     if ctx.env.divides(ways, extent) is not True:
         ctx.check_dims_eq(extent % ways, 0, message=message)
     part = extent // ways
@@ -135,18 +139,18 @@ def _split_sizes(ctx: LoweringContext, wanted: Sequence[Dim], extent: Dim) -> li
     if wild.is_static:
         if int(wild) == 0:
             ctx.check_dims_eq(
-                total, extent, message=f"Determined shape must match the split dimension {extent}"
+                total, extent, message=f"Determined shape must match the split dimension {plain(extent)}"
             )
             return known
-        message = f"size_splits add up to more than the split dimension {extent}"
+        message = f"size_splits add up to more than the split dimension {plain(extent)}"
         ctx.check_dim_cond(total, "LE", extent, message=message)
         return [extent - total if f == 1 else s for s, f in zip(known, flags, strict=True)]
     bound = [bind(ctx, s + f * (extent - total)) for s, f in zip(known, flags, strict=True)]
     ctx.check_dim_cond(
-        total, "LE", extent, message=f"size_splits add up to more than the split dimension {extent}"
+        total, "LE", extent, message=f"size_splits add up to more than the split dimension {plain(extent)}"
     )
     ctx.check_dims_eq(
-        sum(bound, Dim.of(0)), extent, message=f"size_splits must add up to the split dimension {extent}"
+        sum(bound, Dim.of(0)), extent, message=f"size_splits must add up to the split dimension {plain(extent)}"
     )
     return bound
 

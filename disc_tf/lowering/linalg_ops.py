@@ -15,6 +15,7 @@ from disc_tf.lowering.errors import Status
 from disc_tf.lowering.matrix_ops import Band, _one_diagonal
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -26,7 +27,7 @@ def _square(ctx: LoweringContext, a: Value) -> Value:
     """``a`` with its last two dims checked to be equal."""
     if a.rank < 2:
         raise invalid(f"Input tensor 0 must have rank >= 2, got {a.type}")
-    ctx.check_dims_eq(a.dims[-2], a.dims[-1], message=f"Input matrices must be square, got {a.dims[-2]} != {a.dims[-1]}")
+    ctx.check_dims_eq(a.dims[-2], a.dims[-1], message=f"Input matrices must be square, got {plain(a.dims[-2])} != {plain(a.dims[-1])}")
     return ctx.cast_dims(a, (*a.dims[:-1], a.dims[-2]))
 
 
@@ -74,7 +75,7 @@ def _right_sides(ctx: LoweringContext, a: Value, b: Value) -> tuple[Value, Value
     if b.rank < 2:
         raise invalid(f"Input tensor 1 must have rank >= 2, got {b.type}")
     a = _square(ctx, a)
-    ctx.check_dims_eq(a.dims[-1], b.dims[-2], message=f"Input matrix and rhs are incompatible: {a.type} and {b.type}")
+    ctx.check_dims_eq(a.dims[-1], b.dims[-2], message=f"Input matrix and rhs are incompatible: {plain(a.type)} and {plain(b.type)}")
     return a, ctx.cast_dims(b, (*b.dims[:-2], a.dims[-1], b.dims[-1]))
 
 
@@ -85,7 +86,7 @@ def matrix_solve(ctx: LoweringContext, node: NodeView, a: Value, b: Value) -> Va
         raise invalid(f"All input tensors must have the same rank, got {a.type} and {b.type}")
     a, b = _right_sides(ctx, a, b)
     for x, y in zip(a.dims[:-2], b.dims[:-2], strict=True):
-        ctx.check_dims_eq(x, y, message=f"All input tensors must have the same outer dimensions, got {a.type} and {b.type}")
+        ctx.check_dims_eq(x, y, message=f"All input tensors must have the same outer dimensions, got {plain(a.type)} and {plain(b.type)}")
     b = ctx.cast_dims(b, (*a.dims[:-2], *b.dims[-2:]))
     factors, order, _ = ctx.b.lu(_batch(ctx, a))
     _require_regular(ctx, factors, "Input matrix is not invertible.", unless_empty=b.dims)
@@ -97,7 +98,7 @@ def matrix_solve(ctx: LoweringContext, node: NodeView, a: Value, b: Value) -> Va
 def matrix_triangular_solve(ctx: LoweringContext, node: NodeView, a: Value, b: Value) -> Value:
     """By substitution; batches broadcast. A zero on the diagonal gives infinities, as in TF."""
     a, b = _right_sides(ctx, a, b)
-    outer = ctx.broadcast_dims(a.dims[:-2], b.dims[:-2], message=f"Incompatible batches: {a.type} and {b.type}")
+    outer = ctx.broadcast_dims(a.dims[:-2], b.dims[:-2], message=f"Incompatible batches: {plain(a.type)} and {plain(b.type)}")
     dims = (*outer, *b.dims[-2:])
     left = _batch(ctx, ctx.broadcast_to(a, (*outer, *a.dims[-2:])))
     right = _batch(ctx, ctx.broadcast_to(b, dims))
@@ -150,7 +151,7 @@ def tridiagonal_matmul(ctx: LoweringContext, _node: NodeView, upper: Value, main
     for v in (upper, main, lower):
         wanted = (*x.dims[:-2], Dim.of(1), n)
         for have, want in zip(v.dims, wanted, strict=True):
-            ctx.check_dims_eq(have, want, message=f"A diagonal of shape {v.type} does not fit the right side {x.type}")
+            ctx.check_dims_eq(have, want, message=f"A diagonal of shape {plain(v.type)} does not fit the right side {plain(x.type)}")
     zero = [Dim.of(0)] * x.rank
     last = x.rank - 2
     padded = ctx.b.pad(x, 0, _at(zero, last, 1), _at(zero, last, 1))
@@ -174,7 +175,7 @@ def cross(ctx: LoweringContext, _node: NodeView, x: Value, y: Value) -> Value:
     """The cross product of vectors of 3 along the last axis; integers wrap."""
     if not x.rank:
         raise invalid(f"Input must be at least 1D, got {x.type}")
-    ctx.require_same_shape(x, y, f"Both inputs must be of same shape: {x.type} vs. {y.type}")
+    ctx.require_same_shape(x, y, f"Both inputs must be of same shape: {plain(x.type)} vs. {plain(y.type)}")
     ctx.check_dims_eq(x.dims[-1], 3, Status.FAILED_PRECONDITION, "Cross-products are only defined for 3-element vectors.")
     dims = (*x.dims[:-1], Dim.of(3))
     x, y = ctx.cast_dims(x, dims), ctx.cast_dims(y, dims)

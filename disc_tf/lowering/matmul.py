@@ -11,6 +11,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import NUMBERS, lowering
 
 
@@ -19,7 +20,7 @@ def matmul(ctx: LoweringContext, a: Value, b: Value, transpose_a: bool, transpos
     if a.rank != 2 or b.rank != 2:
         raise Unsupported("INVALID", f"In[0] and In[1] must be matrices: ranks {a.rank} and {b.rank}")
     ka, kb = (0 if transpose_a else 1), (1 if transpose_b else 0)
-    ctx.check_dims_eq(a.dims[ka], b.dims[kb], message=f"Matrix size-incompatible: In[0]: {a.type}, In[1]: {b.type}")
+    ctx.check_dims_eq(a.dims[ka], b.dims[kb], message=f"Matrix size-incompatible: In[0]: {plain(a.type)}, In[1]: {plain(b.type)}")
     return ctx.b.dot_general(a, b, (ka,), (kb,))
 
 
@@ -44,9 +45,9 @@ def batch_matmul(
     out = out or x.dtype
     kx = x.dims[-2 if adj_x else -1]
     ky = y.dims[-1 if adj_y else -2]
-    ctx.check_dims_eq(kx, ky, message=f"Matrix size-incompatible: In[0]: {x.type}, In[1]: {y.type}")
+    ctx.check_dims_eq(kx, ky, message=f"Matrix size-incompatible: In[0]: {plain(x.type)}, In[1]: {plain(y.type)}")
     batch_x, batch_y = x.dims[:-2], y.dims[:-2]
-    message = f"In[0] and In[1] must have compatible batch dimensions: {x.type} vs. {y.type}"
+    message = f"In[0] and In[1] must have compatible batch dimensions: {plain(x.type)} vs. {plain(y.type)}"
     batch = ctx.broadcast_dims(batch_x, batch_y, message=message)
     m, n = x.dims[-1 if adj_x else -2], y.dims[-2 if adj_y else -1]
 

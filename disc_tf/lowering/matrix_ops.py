@@ -13,6 +13,7 @@ from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.join_split import drop_axis, slice_along
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, lowering
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.symbolic import maximum, minimum
@@ -46,7 +47,7 @@ def matrix_band_part(ctx: LoweringContext, _node: NodeView, x: Value, lower: Val
             continue
         d = scalar_dim(ctx, v, f"{name} of MatrixBandPart")
         ctx.check_dim_cond(
-            d, "LE", extent, message=f"{name} must be negative or less or equal to {extent} got: {d}"
+            d, "LE", extent, message=f"{name} must be negative or less or equal to {plain(extent)} got: {plain(d)}"
         )
         limit = b.convert(v, DType.I64)
         inside = b.compare(away, ctx.broadcast_to(limit, x.dims), "LE")
@@ -112,7 +113,7 @@ def _alignment(node: NodeView) -> str:
 def _check_band(ctx: LoweringContext, low: int, high: int, rows: Dim, columns: Dim) -> None:
     """Require both ends of the band to lie in the matrix (the main diagonal always does)."""
     for name, d in (("lower_diag_index", low), ("upper_diag_index", high)):
-        message = f"{name} is out of bound: {d}. It must be between {-rows} and {columns}"
+        message = f"{name} is out of bound: {plain(d)}. It must be between {plain(-rows)} and {plain(columns)}"
         if d < 0:
             ctx.check_dim_cond(rows, "GT", -d, message=message)
         elif d > 0:
@@ -198,7 +199,7 @@ def _matrix_size(
         columns = min_columns if wanted_columns == -1 else Dim.of(wanted_columns)
     for name, have, least in (("rows", rows, min_rows), ("columns", columns, min_columns)):
         ctx.check_dim_cond(
-            have, "GE", least, message=f"The number of {name} is too small: {have}, needs {least}"
+            have, "GE", least, message=f"The number of {name} is too small: {plain(have)}, needs {plain(least)}"
         )
     fits = ctx.env.is_equal(rows, min_rows) or ctx.env.is_equal(columns, min_columns)
     if fits is False:
@@ -243,7 +244,7 @@ def _matrix_set_diag(
         ctx.check_dims_eq(
             have,
             want,
-            message=f"Expected diagonal to have shape {[str(d) for d in wanted]}, not {diagonal.type}",
+            message=f"Expected diagonal to have shape {plain(wanted)}, not {plain(diagonal.type)}",
         )
     band = Band(low, high, rows, columns, longest, _alignment(node))
     return _set_diagonals(ctx, x, ctx.cast_dims(diagonal, wanted), band)
@@ -330,7 +331,7 @@ def diag_part(ctx: LoweringContext, _node: NodeView, x: Value) -> Value:
         ctx.check_dims_eq(
             x.dims[i],
             x.dims[half + i],
-            message=f"Invalid shape {x.type}: dimensions {i} and {half + i} do not match.",
+            message=f"Invalid shape {plain(x.type)}: dimensions {i} and {half + i} do not match.",
         )
     n = product(first)
     square = ctx.b.reshape(ctx.cast_dims(x, (*first, *first)), [n, n])

@@ -14,6 +14,7 @@ from disc_tf.lowering.data_dependent import bind_count, nonzero
 from disc_tf.lowering.gather_ops import gather
 from disc_tf.lowering.join_split import concat
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
 from disc_tf.lowering.rows import length_of_indices, scatter_rows, take
 from disc_tf.lowering.shapes import invalid
@@ -40,7 +41,7 @@ def dynamic_partition(ctx: LoweringContext, node: NodeView, data: Value, partiti
     in_range = ctx.b.and_(
         ctx.b.compare(ids, ctx.splat(0, ids), "GE"), ctx.b.compare(ids, ctx.splat(parts, ids), "LT")
     )
-    ctx.check(in_range, message=f"partitions: a value is not in [0, {parts})")
+    ctx.check(in_range, message=f"partitions: a value is not in [0, {plain(parts)})")
     order, counts = ctx.b.partition(ids, parts)
     out: list[Value] = []
     start = Dim.of(0)

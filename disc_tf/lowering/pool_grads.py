@@ -15,6 +15,7 @@ from disc_tf.lowering.convolution import Padding, paddings, refuse_centred, spat
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, lowest, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.pooling import window_elements
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
 from disc_tf.lowering.rows import scatter_rows
@@ -34,7 +35,7 @@ def _window(node: NodeView, ksize: Sequence[int], strides: Sequence[int], rank: 
 
 def check_shape(ctx: LoweringContext, name: str, v: Value, wanted: Sequence[Dim]) -> None:
     for have, want in zip(v.dims, wanted, strict=True):
-        ctx.check_dims_eq(have, want, message=f"Expected {name} shape to be {[str(d) for d in wanted]}, but got {v.type}")
+        ctx.check_dims_eq(have, want, message=f"Expected {name} shape to be {plain(wanted)}, but got {plain(v.type)}")
 
 
 def max_pool_geometry(

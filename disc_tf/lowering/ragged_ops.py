@@ -14,6 +14,7 @@ from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.join_split import concat
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, lowering
 from disc_tf.lowering.rows import take
 from disc_tf.lowering.shapes import invalid
@@ -123,7 +124,7 @@ def ragged_gather(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Va
     dtype = nested[0].dtype
     splits = _check_some(ctx, _vector(nested[0], "splits"), "Ragged splits may not be empty")
     rows = splits.dims[0] - 1
-    check_in_range(ctx, indices, rows, f"indices: a value is not in [0, {rows})")
+    check_in_range(ctx, indices, rows, f"indices: a value is not in [0, {plain(rows)})")
     first = b.reshape(b.slice(splits, [0], [1]), [])
     ctx.check(b.compare(first, ctx.scalar(0, DType.I64), "GE"), message="Ragged splits must be non-negative")
     lengths = _steps(ctx, splits)
@@ -189,7 +190,7 @@ def _row_splits(ctx: LoweringContext, parts: Sequence[Value], kinds: Sequence[st
     ids = b.convert(ids, DType.I64)
     below = b.compare(ids, ctx.broadcast_to(ctx.dim(rows), ids.dims), "LT")
     in_range = b.and_(b.compare(ids, ctx.splat(0, ids), "GE"), below)
-    ctx.check(in_range, message=f"Got a value_rowid which is not less than {rows}")
+    ctx.check(in_range, message=f"Got a value_rowid which is not less than {plain(rows)}")
     before = b.scan(ids, 0, "max", exclusive=True)
     ctx.check(b.compare(ids, before, "GE"), message="value_rowids must ascend")
     numbers = b.iota(DType.I64, [1, rows + 1], 1)

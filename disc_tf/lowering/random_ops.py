@@ -14,6 +14,7 @@ from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.jax_rules import call_jax
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, lowering
 from disc_tf.lowering.shape_ops import shape_operand
 from disc_tf.lowering.shapes import invalid
@@ -28,7 +29,7 @@ def _seeded(ctx: LoweringContext, seed: Value) -> tuple[Value, Value]:
     """The key and the upper half of the counter that TF makes of a seed of two integers."""
     if seed.rank != 1:
         raise invalid(f"seed must have shape [2], not {seed.type}")
-    ctx.check_dims_eq(seed.dims[0], 2, message=f"seed must have shape [2], not {seed.type}")
+    ctx.check_dims_eq(seed.dims[0], 2, message=f"seed must have shape [2], not {plain(seed.type)}")
     if seed.dtype not in (DType.I32, DType.I64):
         raise invalid(f"Invalid seed type: {seed.dtype}")
     seed = ctx.cast_dims(seed, [2])
@@ -49,8 +50,8 @@ def _stream_of_key(ctx: LoweringContext, key: Value, counter: Value, alg: Value)
         raise Unsupported("NOT_CONSTANT", "the algorithm of a random generator is not known at compile time")
     if int(algorithm) not in (_PHILOX, _AUTO):
         raise Unsupported("ATTR", f"random algorithm {int(algorithm)}: TensorFlow's CPU kernels have Philox only")
-    ctx.check_dims_eq(key.dims[0], 1, message=f"key must have shape [1], not {key.type}")
-    ctx.check_dim_cond(counter.dims[0], "GE", 2, message=f"counter must be a vector with length at least 2; got {counter.type}")
+    ctx.check_dims_eq(key.dims[0], 1, message=f"key must have shape [1], not {plain(key.type)}")
+    ctx.check_dim_cond(counter.dims[0], "GE", 2, message=f"counter must be a vector with length at least 2; got {plain(counter.type)}")
     halves = [ctx.b.reshape(ctx.b.slice(counter, [i], [i + 1]), []) for i in range(2)]
     return ctx.b.reshape(ctx.cast_dims(key, [1]), []), halves[0], halves[1]
 

@@ -8,6 +8,7 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.content import scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, SIGNED_INTS, lowering
 from disc_tf.lowering.shapes import invalid, range_size
 
@@ -90,7 +91,7 @@ def lin_space(ctx: LoweringContext, _node: NodeView, start: Value, stop: Value, 
         raise invalid("start and stop must be scalars")
     b = ctx.b
     n = scalar_dim(ctx, num, "num of LinSpace")
-    ctx.check_dim_cond(n, "GT", 0, message=f"Requires num > 0: {n}")
+    ctx.check_dim_cond(n, "GT", 0, message=f"Requires num > 0: {plain(n)}")
     gaps = ctx.dim(n - 1, DType.I64)
     steps = b.convert(b.maximum(gaps, 1), start.dtype)
     step = b.divide(b.subtract(stop, start), steps)

@@ -15,6 +15,7 @@ from disc_tf.lowering.bodies import build_region
 from disc_tf.lowering.content import scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import lowering
 from disc_tf.lowering.shapes import invalid
 
@@ -40,7 +41,7 @@ def _require(ctx: LoweringContext, v: Value, rank: int, what: str) -> None:
 
 
 def _equal(ctx: LoweringContext, a: Dim, b: Dim, what: str) -> None:
-    ctx.check_dims_eq(a, b, message=f"{what}: {a} vs. {b}")
+    ctx.check_dims_eq(a, b, message=f"{what}: {plain(a)} vs. {plain(b)}")
 
 
 def _dot(ctx: LoweringContext, x: Value, w: Value) -> Value:

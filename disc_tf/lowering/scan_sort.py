@@ -8,6 +8,7 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.content import constant_int, scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid, normal_axis
 
@@ -42,9 +43,9 @@ def _topk(ctx: LoweringContext, x: Value, k: Dim, index_type: DType) -> list[Val
     if not x.rank:
         raise invalid("input must be >= 1-D, got shape []")
     columns = x.dims[-1]
-    ctx.check_dim_cond(k, "GE", 0, message=f"Need k >= 0, got {k}")
+    ctx.check_dim_cond(k, "GE", 0, message=f"Need k >= 0, got {plain(k)}")
     ctx.check_dim_cond(
-        k, "LE", columns, message=f"input must have at least k columns. Had {columns}, needed {k}"
+        k, "LE", columns, message=f"input must have at least k columns. Had {plain(columns)}, needed {plain(k)}"
     )
     values, indices = ctx.b.topk(x, k)
     return [values, ctx.b.convert(indices, index_type)]

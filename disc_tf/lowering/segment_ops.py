@@ -10,6 +10,7 @@ from disc_tf.lowering.content import scalar_dim
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import FLOATS, NUMBERS, lowering
 from disc_tf.lowering.rows import length_of_indices, take
 from disc_tf.lowering.shapes import invalid
@@ -98,7 +99,7 @@ def sparse_segment(ctx: LoweringContext, node: NodeView, data: Value, indices: V
             check_in_range(ctx, ids, segments, "segment ids must be < num_segments")
     else:
         segments = last_plus_one(ctx, ids)
-    check_in_range(ctx, indices, data.dims[0], f"Bad: an index is out of range [0, {data.dims[0]})")
+    check_in_range(ctx, indices, data.dims[0], f"Bad: an index is out of range [0, {plain(data.dims[0])})")
     return ctx.b.segment(data, ids, segments, "add", indices, scale=_SCALES.get(what, "none"), wide=True)
 
 
@@ -114,7 +115,7 @@ def unsorted_segment(ctx: LoweringContext, node: NodeView, data: Value, ids: Val
     greatest finite number."""
     if count.rank:
         raise invalid(f"num_segments should be a scalar, not shape {count.type}")
-    message = f"data.shape = {data.type} does not start with segment_ids.shape = {ids.type}"
+    message = f"data.shape = {plain(data.type)} does not start with segment_ids.shape = {plain(ids.type)}"
     if ids.rank > data.rank:
         raise invalid(message)
     for have, want in zip(ids.dims, data.dims, strict=False):
@@ -122,7 +123,7 @@ def unsorted_segment(ctx: LoweringContext, node: NodeView, data: Value, ids: Val
     window = data.dims[ids.rank :]
     n = product(data.dims[: ids.rank])
     segments = scalar_dim(ctx, count, f"num_segments of {node.op}")
-    ctx.check_dim_cond(segments, "GE", 0, message=f"Input num_segments == {segments} must not be negative.")
+    ctx.check_dim_cond(segments, "GE", 0, message=f"Input num_segments == {plain(segments)} must not be negative.")
     flat = ctx.b.reshape(ctx.cast_dims(ids, data.dims[: ids.rank]), [n])
     if flat.dtype is DType.I16:
         flat = ctx.b.convert(flat, DType.I32)
@@ -141,7 +142,7 @@ def _check_below(ctx: LoweringContext, ids: Value, segments: Dim, window: tuple[
         if some == 0:
             return
         below = ctx.b.or_(ctx.reduce(below, [0], "and"), ctx.b.compare(ctx.dim(some), ctx.dim(0), "EQ"))
-    ctx.check(below, message=f"segment_ids: an id is out of range [0, {segments})")
+    ctx.check(below, message=f"segment_ids: an id is out of range [0, {plain(segments)})")
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
@@ -165,8 +166,8 @@ def sparse_segment_grad(
     indices = ctx.cast_dims(indices, ids.dims)
     rows = scalar_dim(ctx, dim0, f"output_dim0 of {node.op}")
     ctx.check_dim_cond(rows, "GE", 0, message="output_dim0 must not be negative")
-    check_in_range(ctx, ids, grad.dims[0], f"Segment id out of range [0, {grad.dims[0]}).")
-    check_in_range(ctx, indices, rows, f"Index out of range [0, {rows}).")
+    check_in_range(ctx, ids, grad.dims[0], f"Segment id out of range [0, {plain(grad.dims[0])}).")
+    check_in_range(ctx, indices, rows, f"Index out of range [0, {plain(rows)}).")
     weights = None
     if not node.op.endswith("SumGrad"):
         wide = DType.F64 if grad.dtype is DType.F64 else DType.F32

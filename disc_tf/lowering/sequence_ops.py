@@ -8,6 +8,7 @@ from disc_tf.ir.types import DType
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, lowering
 from disc_tf.lowering.rows import column, scatter_rows
 from disc_tf.lowering.shape_ops import shape_operand
@@ -72,18 +73,18 @@ def sparse_to_dense(
         raise invalid(f"sparse_values should be a scalar or vector, got shape {values.type}")
     dims = shape_operand(ctx, shape, "output_shape of SparseToDense")
     width = indices.dims[1] if indices.rank == 2 else Dim.of(1)
-    message = f"output_shape has incorrect number of elements: {len(dims)} should be: {width}"
+    message = f"output_shape has incorrect number of elements: {len(dims)} should be: {plain(width)}"
     ctx.check_dims_eq(width, len(dims), message=message)
     n = indices.dims[0] if indices.rank else Dim.of(1)
     vectors = ctx.cast_dims(indices, [n, len(dims)]) if indices.rank == 2 else b.reshape(indices, [n, 1])
     if values.rank:
-        message = f"sparse_values has incorrect shape {values.type}, should be [] or [{n}]"
+        message = f"sparse_values has incorrect shape {plain(values.type)}, should be [] or [{plain(n)}]"
         ctx.check_dims_eq(values.dims[0], n, message=message)
     values = ctx.broadcast_to(values, [n])
     flat = ctx.full(0, DType.I64, [n])
     for k, extent in enumerate(dims):
         component = column(ctx, vectors, k)
-        check_in_range(ctx, component, extent, f"indices: a vector is out of bounds: need 0 <= index < {extent}")
+        check_in_range(ctx, component, extent, f"indices: a vector is out of bounds: need 0 <= index < {plain(extent)}")
         step = ctx.broadcast_to(ctx.dim(product(dims[k + 1 :])), [n])
         flat = b.add(flat, b.multiply(b.convert(component, DType.I64), step))
     if node.attr("validate_indices", True):

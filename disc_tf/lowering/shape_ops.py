@@ -19,6 +19,7 @@ from disc_tf.lowering.content import (
 from disc_tf.lowering.context import DimRequest, LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, INTS, NUMBERS, lowering
 from disc_tf.lowering.shapes import (
     ReshapePlan,
@@ -114,7 +115,7 @@ def reshape_to(ctx: LoweringContext, x: Value, dims: Sequence[Dim], *, exact: bo
             ctx.check_dims_eq(
                 have,
                 want,
-                message=f"Input to reshape is a tensor with {have} values, but the requested shape has {want}",
+                message=f"Input to reshape is a tensor with {plain(have)} values, but the requested shape has {plain(want)}",
             )
     return ctx.b.reshape(x, dims)
 
@@ -148,7 +149,7 @@ def squeeze(ctx: LoweringContext, node: NodeView, x: Value) -> Value:
         }
         for a in sorted(axes):
             ctx.check_dims_eq(
-                x.dims[a], 1, message=f"Can not squeeze dim[{a}], expected a dimension of 1, got {x.dims[a]}"
+                x.dims[a], 1, message=f"Can not squeeze dim[{a}], expected a dimension of 1, got {plain(x.dims[a])}"
             )
     else:
         axes = set()

@@ -10,6 +10,7 @@ from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.fold import masks_of
 from disc_tf.lowering.join_split import slice_along
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
 from disc_tf.lowering.shape_ops import shape_operand
 from disc_tf.lowering.shapes import invalid, strided_slice
@@ -46,7 +47,7 @@ def strided_slice_grad(
         gaps.append(axis.stride - 1)
     wanted = [bind_run_time(ctx, d) for d in plan.dims]
     for have, want in zip(dy.dims, wanted, strict=True):
-        ctx.check_dims_eq(have, want, message=f"shape of dy was {dy.type} instead of {[str(d) for d in wanted]}")
+        ctx.check_dims_eq(have, want, message=f"shape of dy was {plain(dy.type)} instead of {plain(wanted)}")
     y = ctx.b.reshape(ctx.cast_dims(dy, wanted), sizes)
     y = ctx.cast_dims(ctx.b.pad(y, ctx.scalar(0, dy.dtype), low, high, gaps), dims)
     return ctx.b.reverse(y, [i for i, a in enumerate(plan.axes) if a.reverse])
@@ -64,7 +65,7 @@ def mirror_pad_grad(ctx: LoweringContext, node: NodeView, g: Value, paddings: Va
     for have, (low, high) in zip(g.dims, pairs, strict=True):
         extent = have - low - high
         for p in (low, high):
-            message = f"paddings must be {'less' if skip else 'no greater'} than the output dimension size: {p}, {extent}"
+            message = f"paddings must be {'less' if skip else 'no greater'} than the output dimension size: {plain(p)}, {plain(extent)}"
             ctx.check_dim_cond(p, "LT" if skip else "LE", extent, message=message)
         extents.append(bind_run_time(ctx, extent) if not (low.is_static and high.is_static) else extent)
     zero = ctx.scalar(0, g.dtype)

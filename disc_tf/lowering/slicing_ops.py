@@ -24,6 +24,7 @@ from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.fold import masks_of
 from disc_tf.lowering.join_split import slice_along
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
 from disc_tf.lowering.shapes import AxisSlice, StridedPlan, invalid, normal_axis, strided_slice
 from disc_tf.lowering.symbolic import is_negative_flag, maximum
@@ -40,14 +41,14 @@ def slice_(ctx: LoweringContext, _node: NodeView, x: Value, begin: Value, size: 
         raise invalid(f"Expected begin and size arguments to be 1-D tensors of size {x.rank}")
     limits: list[Dim] = []
     for i, (extent, b, s) in enumerate(zip(x.dims, starts, sizes, strict=True)):
-        ctx.check_dim_cond(b, "GE", 0, message=f"Expected begin[{i}] in [0, {extent}], but got {b}")
-        ctx.check_dim_cond(b, "LE", extent, message=f"Expected begin[{i}] in [0, {extent}], but got {b}")
+        ctx.check_dim_cond(b, "GE", 0, message=f"Expected begin[{i}] in [0, {plain(extent)}], but got {plain(b)}")
+        ctx.check_dim_cond(b, "LE", extent, message=f"Expected begin[{i}] in [0, {plain(extent)}], but got {plain(b)}")
         b = starts[i] = bind_run_time(ctx, b)
         flag = is_negative_flag(RunTimeFacts(ctx), s)
         if flag == 1 and s == -1:
             limits.append(extent)
             continue
-        message = f"Expected size[{i}] in [0, {extent} - {b}], but got {s}"
+        message = f"Expected size[{i}] in [0, {plain(extent)} - {plain(b)}], but got {plain(s)}"
         ctx.check_dim_cond(s, "GE", 0 if flag.is_static else -1, message=message)
         if flag.is_static:
             s = bind_run_time(ctx, s)
@@ -157,7 +158,7 @@ def mirror_pad(ctx: LoweringContext, node: NodeView, x: Value, paddings: Value) 
     for extent, pair in zip(x.dims, pairs, strict=True):
         for p in pair:
             message = (
-                f"paddings must be {'less' if skip else 'no greater'} than the dimension size: {p}, {extent}"
+                f"paddings must be {'less' if skip else 'no greater'} than the dimension size: {plain(p)}, {plain(extent)}"
             )
             ctx.check_dim_cond(p, "LT" if skip else "LE", extent, message=message)
     for axis, (low, high) in enumerate(pairs):
@@ -237,7 +238,7 @@ def _blocks(node: NodeView, x: Value) -> int:
 
 def _divided(ctx: LoweringContext, d: Dim, by: int, what: str) -> Dim:
     if ctx.env.divides(by, d) is not True:
-        ctx.check_dims_eq(d % by, 0, message=f"{what} {d} should be divisible by {by}")
+        ctx.check_dims_eq(d % by, 0, message=f"{what} {plain(d)} should be divisible by {plain(by)}")
     return d // by
 
 

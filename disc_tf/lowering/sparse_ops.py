@@ -20,6 +20,7 @@ from disc_tf.lowering.data_dependent import bind_count, bound_dim, prefix
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
 from disc_tf.lowering.rows import check_countable, check_product, column, row_major_order, take
 from disc_tf.lowering.shapes import invalid
@@ -49,7 +50,7 @@ def extents(ctx: LoweringContext, shape: Value, what: str) -> list[Dim]:
             known.append((ctx.dims_of(e) or [ctx.fresh_dim(ctx.b.maximum(e, ctx.scalar(0, e.dtype)))])[0])
         ctx.set_dims(shape, known)
     for d in known:
-        ctx.check_dim_cond(d, "GE", 0, message=f"Expected shape dimensions to be non-negative, got {d}")
+        ctx.check_dim_cond(d, "GE", 0, message=f"Expected shape dimensions to be non-negative, got {plain(d)}")
     return known
 
 
@@ -127,7 +128,7 @@ def _check_room(ctx: LoweringContext, n: Dim, dims: Sequence[Dim], target: Seque
     if len(dims) == len(target):
         same = [b.compare(ctx.dim(x), ctx.dim(y), "EQ") for x, y in zip(dims, target, strict=True)]
         fits = b.or_(fits, functools.reduce(b.and_, same))
-    ctx.check(fits, message=f"Input tensor has {n} non zero elements but input shape or output shape is empty")
+    ctx.check(fits, message=f"Input tensor has {plain(n)} non zero elements but input shape or output shape is empty")
 
 
 def _new_dims(ctx: LoweringContext, dims: Sequence[Dim], new_shape: Value) -> list[Dim]:
@@ -150,7 +151,7 @@ def _new_dims(ctx: LoweringContext, dims: Sequence[Dim], new_shape: Value) -> li
         raise invalid(f"only one output dimension may be -1, not both {wild[0]} and {wild[1]}")
     check_countable(ctx, [s for s in sizes if s != -1], OVERFLOW)
     have = product(dims)
-    message = f"Input to reshape is a tensor with {have} dense values, but the requested shape has another number"
+    message = f"Input to reshape is a tensor with {plain(have)} dense values, but the requested shape has another number"
     if wild:
         rest = product(s for i, s in enumerate(sizes) if i != wild[0])
         ctx.check_dim_cond(rest, "GT", 0, message=_NO_SIZE)
@@ -187,7 +188,7 @@ def _run_time_dims(ctx: LoweringContext, dims: Sequence[Dim], new_shape: Value, 
     have = ctx.dim(product(dims))
     missing = b.divide(have, b.maximum(rest, one))
     total = b.multiply(rest, b.select(b.compare(wilds, one, "EQ"), missing, one))
-    message = f"Input to reshape has {product(dims)} dense values, the requested shape another number"
+    message = f"Input to reshape has {plain(product(dims))} dense values, the requested shape another number"
     ctx.check(b.compare(total, have, "EQ"), message=message)
     sizes = [b.maximum(b.select(w, missing, p), ctx.scalar(0, DType.I64)) for w, p in zip(is_wild, parts, strict=True)]
     return [ctx.fresh_dim(s) for s in sizes]
@@ -212,7 +213,7 @@ def sparse_fill_empty_rows(
     values = entries(ctx, indices, values, "The length of `values` must match the first dimension of `indices`.")
     indices = with_rank(ctx, indices, len(dims), "The length of `dense_shape` must match the second dimension of `indices`.")
     rows = bind(ctx, dims[0])
-    check_in_range(ctx, column(ctx, indices, 0), rows, f"indices: a row is not in [0, {rows})")
+    check_in_range(ctx, column(ctx, indices, 0), rows, f"indices: a row is not in [0, {plain(rows)})")
     before = _filled_before(ctx, indices, rows)
     out, filled, empty, reverse, count = ctx.b.fill_rows(indices, values, default, rows)
     if before is not None:  # ids and their weights: the same places, so the same number of entries
@@ -267,7 +268,7 @@ def sparse_fill_empty_rows_grad(ctx: LoweringContext, _node: NodeView, reverse: 
         if v.rank != 1:
             raise invalid(f"{name} must be a vector, saw: {v.type}")
     (m,) = grad.dims
-    check_in_range(ctx, reverse, m, f"Elements in reverse index must be in [0, {m})")
+    check_in_range(ctx, reverse, m, f"Elements in reverse index must be in [0, {plain(m)})")
     if m == 0:
         return [ctx.full(0, grad.dtype, reverse.dims), ctx.scalar(0, grad.dtype)]
     ones = ctx.full(1, DType.U8, reverse.dims)
@@ -297,12 +298,12 @@ def sparse_tensor_dense_matmul(
     row, inner = (1, 0) if node.attr("adjoint_a", False) else (0, 1)
     if node.attr("adjoint_b", False):
         dense = ctx.b.transpose(dense, [1, 0])
-    message = f"Cannot multiply A and B because inner dimension does not match: {dims[inner]} vs. {dense.dims[0]}."
+    message = f"Cannot multiply A and B because inner dimension does not match: {plain(dims[inner])} vs. {plain(dense.dims[0])}."
     ctx.check_dims_eq(dims[inner], dense.dims[0], message=message)
     rows, columns = column(ctx, indices, row), column(ctx, indices, inner)
     window = (dense.dims[0], dense.dims[1], dims[row])
-    check_in_range(ctx, columns, dims[inner], f"k from index out of bounds (>={dims[inner]})", window)
-    check_in_range(ctx, rows, dims[row], f"m from index out of bounds (>={dims[row]})", window)
+    check_in_range(ctx, columns, dims[inner], f"k from index out of bounds (>={plain(dims[inner])})", window)
+    check_in_range(ctx, rows, dims[row], f"m from index out of bounds (>={plain(dims[row])})", window)
     return ctx.b.segment(dense, rows, bind(ctx, dims[row]), "add", columns, values, sorted=False, empty="identity")
 
 

@@ -13,6 +13,7 @@ from disc_tf.lowering.data_dependent import nonzero
 from disc_tf.lowering.errors import Status, Unsupported
 from disc_tf.lowering.gather_ops import check_in_range
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, NUMBERS, lowering
 from disc_tf.lowering.rows import check_countable, column, row_major_order, take
 from disc_tf.lowering.shapes import invalid
@@ -73,7 +74,7 @@ def sparse_split(
         raise invalid(f"Input split_dim should be between [{-len(dims)}, {len(dims)}), got {axis}")
     axis %= len(dims)
     count = int(node.attr("num_split", 1))
-    ctx.check_dim_cond(dims[axis], "GE", count, message=f"Input num_split should be between 1 and {dims[axis]}, got {count}")
+    ctx.check_dim_cond(dims[axis], "GE", count, message=f"Input num_split should be between 1 and {plain(dims[axis])}, got {plain(count)}")
     values = entries(ctx, indices, values, "Number of values must match first dimension of indices")
     indices = with_rank(ctx, indices, len(dims), "Input rank should match shape rank")
     for k, d in enumerate(dims):
@@ -118,7 +119,7 @@ def sparse_concat(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Va
     for s in shapes[1:]:
         for k in range(rank):
             if k != axis:
-                ctx.check_dims_eq(s[k], shapes[0][k], message=f"Input shapes must match: expected {shapes[0][k]} for dimension {k}")
+                ctx.check_dims_eq(s[k], shapes[0][k], message=f"Input shapes must match: expected {plain(shapes[0][k])} for dimension {k}")
     offset, moved, values = Dim.of(0), [], []
     for indices, v, s in zip(all_indices, all_values, shapes, strict=True):
         matrix(indices, "Input indices")
@@ -149,7 +150,7 @@ def sparse_dense_cwise(
     dims = extents(ctx, shape, "Input sp_shape")
     check_countable(ctx, dims, OVERFLOW)
     indices = with_rank(ctx, indices, len(dims), "Input sp_indices must have as many columns as sp_shape has elements")
-    message = f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: {dims} vs. {dense.type}"
+    message = f"SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: {plain(dims)} vs. {plain(dense.type)}"
     skip = len(dims) - dense.rank
     if skip < 0:
         raise invalid(message)

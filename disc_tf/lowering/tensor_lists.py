@@ -16,6 +16,7 @@ from disc_tf.ir.types import DType, TensorType
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import ALL, RuleFn, lowering
 
 #: ops that may take a handle
@@ -184,7 +185,7 @@ def stack(ctx: LoweringContext, node: NodeView, handle: Value, shape: Value) -> 
     declared = merge_shapes(ctx, v.declared, asked, "Tried to stack a list whose elements have a shape incompatible with element_shape")
     count = int(node.attr("num_elements", -1))
     if count >= 0:
-        ctx.check_dims_eq(v.length, count, message=f"Operation expected a list with {count} elements")
+        ctx.check_dims_eq(v.length, count, message=f"Operation expected a list with {plain(count)} elements")
     if declared is None or any(d is None for d in declared):
         ctx.check_dim_cond(v.length, "GE", 1, message="Tried to stack elements of an empty list with non-fully-defined element_shape")
     if v.stack is None:

@@ -15,6 +15,7 @@ from disc_tf.lowering.convolution import paddings, refuse_centred, spatial_ints
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
 from disc_tf.lowering.numerics import convert, lowest, widen
+from disc_tf.lowering.plain import plain
 from disc_tf.lowering.registry import NUMBERS, lowering
 from disc_tf.lowering.shapes import invalid
 from disc_tf.lowering.windows import patches
@@ -53,7 +54,9 @@ def dilation_2d(ctx: LoweringContext, node: NodeView, x: Value, filter: Value) -
     strides, rates = (spatial_ints(node, name, 2, False) for name in ("strides", "rates"))
     window = (int(filter.dims[0]), int(filter.dims[1]))
     depth = x.dims[3]
-    ctx.check_dims_eq(depth, filter.dims[2], message=f"input and filter must have the same depth: {depth} vs {filter.dims[2]}")
+    ctx.check_dims_eq(
+        depth, filter.dims[2], message=f"input and filter must have the same depth: {plain(depth)} vs {plain(filter.dims[2])}"
+    )
     pads = paddings(ctx, node, x.dims[1:3], window, strides, rates, False)
     b = ctx.b
     seen = patches(ctx, x, window, strides, rates, pads)
