@@ -72,4 +72,4 @@ def test_no_rule_spells_dims_itself(file: Path) -> None:
 
 
 def test_the_scan_finds_what_it_looks_for() -> None:
-    assert list(raw(ast.parse('ctx.check_dims_eq(a, b, message=f"{x.type} {y.dims[0]} {plain(z.type)} {name}")'))) == ["x.type", "y.dims[0]"]
+    assert list(raw(ast.parse('ctx.check_dims_eq(a, b, message=f"{x.type} {y.dims[0]} {plain(z)} {n}")'))) == ["x.type", "y.dims[0]"]
