@@ -7,10 +7,12 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from disc_tf import proof
-from disc_tf.report import ClusterReport, Report, ShapeResult
+from disc_tf.report import ClusterReport, Report, ShapeResult, counted
+from disc_tf.testing.inputs import InputSpec
 
 
 @dataclasses.dataclass
@@ -107,3 +109,19 @@ def test_nothing_timed_is_a_warning(world, tmp_path: Path, refused: bool) -> Non
     assert report.verified is True and len(report.compiled_clusters) == len(NAMES)
     assert any("nothing was timed" in w for w in report.warnings) is refused
     assert any("no pooling" in w for w in report.warnings) is refused
+
+
+@pytest.mark.parametrize(("bodies", "said"), [(1, "verifying at 1 shape against"), (2, "verifying at 3 shapes against")])
+def test_all_rows_are_counted(world: dict[str, Any], tmp_path: Path, bodies: int, said: str) -> None:
+    """Where code has two bodies, two inputs that share a dim are also run with one of them at extent 1."""
+    result = make_result(["c0"])
+    result.report.clusters[0].bodies = bodies
+    specs = [InputSpec(name, np.dtype(np.float32), ("n", 2)) for name in ("x", "z")]
+    lines: list[str] = []
+    proof.prove(tmp_path / "in.pb", result, specs, [{"n": 3}], tmp_path, timing=False, progress=lines.append)
+    assert lines[0] == f"{said} TensorFlow"
+
+
+@pytest.mark.parametrize(("number", "what", "said"), [(0, "node", "0 nodes"), (1, "node", "1 node"), (2, "launch", "2 launches")])
+def test_counted(number: int, what: str, said: str) -> None:
+    assert counted(number, what) == said
