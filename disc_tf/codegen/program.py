@@ -212,8 +212,8 @@ class _TargetProgram:
             results=None if part is None else [*part.outputs, *(Kept(n) for n in part.kept_out)],
         )  # fmt: skip
         self.module.add(emitter.emit())
-        for fn in emitter.beside:
-            self.module.add(fn)
+        for side in emitter.beside:
+            self.module.add(side)
         return buffers, launches
 
     def _code(

@@ -30,7 +30,12 @@ def _while(given: dict[str, Any], attrs: dict[str, Any]) -> Any:
     def step(i: Any, *values: Any) -> list[Any]:
         return [i + 1, *body(i, *values)]
 
-    return tf.while_loop(lambda i, *_: i < count, step, [tf.constant(0), *given["inputs"]])
+    start = [tf.constant(0), *given["inputs"]]
+    try:
+        return tf.while_loop(lambda i, *_: i < count, step, start)
+    except ValueError:  # TensorFlow sees an extent before the loop that it does not see behind the body
+        unknown = [tf.TensorShape([None] * v.shape.rank) for v in start]
+        return tf.while_loop(lambda i, *_: i < count, step, start, shape_invariants=unknown)
 
 
 def _scan(given: dict[str, Any], attrs: dict[str, Any]) -> Any:
