@@ -129,10 +129,10 @@ def segments(g: Generator) -> None:
     ids = g.add("Cumsum", {"x": step, "axis": g.const(0, np.int32)}, exclusive=True)[0]
     if g.flip():
         ids = g.add("FloorDiv", {"x": ids, "y": g.const(int(g.choice((2, 3))), t)})[0]
-    op = g.choice(("Sum", "Mean", "Max", "Min", "Prod"))
-    if op == "Mean" and g.kind(x) != "f":
+    op = g.choice(("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"))
+    if op == "SegmentMean" and g.kind(x) != "f":
         return
-    g.add(f"Segment{op}", {"data": x, "segment_ids": ids}, **(sums if op in ("Sum", "Mean", "Prod") else {}))
+    g.add(op, {"data": x, "segment_ids": ids}, **({} if op in ("SegmentMax", "SegmentMin") else sums))
 
 
 @generator()

@@ -89,7 +89,7 @@ def select_rows(g: Generator) -> None:
     if y and row:
         some = g.add("Cumsum", {"x": g.add("OnesLike", {"x": row[0]})[0], "axis": g.const(0, np.int32)})
         condition = g.add("Less", {"x": some[0], "y": g.const(3, np.int32)})
-        g.add("Select", {"condition": condition[0], "t": x, "e": y[0]})
+        g.add("Select", {"condition": condition[0], "x": x, "y": y[0]})
 
 
 @generator()
