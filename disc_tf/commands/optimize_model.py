@@ -57,8 +57,8 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
 
     refuse(args, FOR_GRAPHS)
     suffix = Path(args.output or "").suffix
-    there = is_saved_model(args.input) or Path(args.input).is_file()  # what is neither is said below
-    if there and suffix in (".pb", ".pbtxt", *KERAS_FILES) and not Path(args.output).is_dir():
+    model = is_saved_model(args.input) or not Path(args.input).is_dir()  # of another directory the reason is said below
+    if model and suffix in (".pb", ".pbtxt", *KERAS_FILES) and not Path(args.output).is_dir():
         kind = "SavedModel" if Path(args.input).is_dir() else "Keras model"
         raise CommandError(f"-o {args.output}: a {kind} becomes the directory of a SavedModel: give a name without {suffix}", USAGE)
     if args.freeze:

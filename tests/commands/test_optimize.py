@@ -74,7 +74,8 @@ def test_a_cluster_that_fails(graph: Path, monkeypatch: pytest.MonkeyPatch, caps
         (["in.pb", "-o", "out.pb", "--no-verify", "--outputs", "nothing:0"], 3, "nothing"),
         (["in.pb", "-o", "out.pb", "--no-verify", "--outputs", "nothing:0"], 3, "'nothing' is not in the graph; the graph's sinks are y"),
         (["m.h5", "-o", "out.pb"], 2, "a Keras model becomes the directory of a SavedModel: give a name without .pb"),
-        ([".", "-o", "out.pb"], 2, "a SavedModel becomes the directory of a SavedModel: give a name without .pb"),
+        ([".", "-o", "out.pb"], 3, "saved_model.pb"),
+        (["model", "-o", "out.pb"], 2, "a SavedModel becomes the directory of a SavedModel: give a name without .pb"),
         (["in.pb", "-o", "out.pb", "--shape", "B=1,x/0=7"], 2, "--shape: unknown dim B; dims: x/0 (in.json beside the graph"),
         (["in.pb", "-o", "out.pb", "--shape", "B=1"], 2, "--shape: unknown dim B, no extent for x/0; dims: x/0 (in.json"),
         (["in.pb", "-o", "out.disc", "--shape", "B=1"], 2, "--shape: unknown dim B, no extent for x/0; dims: x/0 (in.json"),
@@ -88,6 +89,8 @@ def test_errors(
     graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, text: str
 ) -> None:
     (graph.parent / "bad.pb").write_bytes(b"\xff" * 50)
+    (graph.parent / "model").mkdir()
+    (graph.parent / "model" / "saved_model.pb").write_bytes(b"")
     monkeypatch.chdir(graph.parent)
     assert main(["optimize", *arguments]) == code
     assert text in capsys.readouterr().err
