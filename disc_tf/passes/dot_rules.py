@@ -95,17 +95,17 @@ def grouped_scores(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     if dot is None or dot.name != "dot_general" or len(dot.result.uses) != 1 or not dot.attrs["lhs_batching"]:
         return None
     n = len(dot.attrs["lhs_batching"])
-    if tuple(op.attrs["permutation"]) != (*range(n), n + 1, n, n + 2) or len(_free(dot, "lhs")) != 2:
+    if tuple(op.attrs["permutation"]) != (*range(n), n + 1, n, n + 2) or len(free_dims(dot, "lhs")) != 2:
         return None
     rw.loc = tuple(dict.fromkeys((*dot.loc, *op.loc)))
-    return [_batched_group(dot, _free(dot, "lhs")[1], op.result.type, rw)]
+    return [_batched_group(dot, free_dims(dot, "lhs")[1], op.result.type, rw)]
 
 
 def grouped_context(op: Op, rw: Rewriter) -> Sequence[Value] | None:
     """The values of such an attention (``bkgts,bskh->bkgth``), likewise."""
-    if len(_free(op, "lhs")) != 2 or not op.attrs["lhs_batching"] or len(_free(op)) != 1 or not _is_softmax(op.operands[0]):
+    if len(free_dims(op, "lhs")) != 2 or not op.attrs["lhs_batching"] or len(free_dims(op)) != 1 or not _is_softmax(op.operands[0]):
         return None
-    return [_batched_group(op, _free(op, "lhs")[0], op.result.type, rw)]
+    return [_batched_group(op, free_dims(op, "lhs")[0], op.result.type, rw)]
 
 
 def _batched_group(dot: Op, group: int, kind: Type, rw: Rewriter) -> Value:
@@ -184,7 +184,7 @@ def merge_dots(fn: Function) -> int:
     by_lhs: dict[tuple, list[Op]] = {}
     for op in fn.body.ops:
         if op.name == "dot_general" and _mergeable(op, weights):
-            rest = tuple(op.operands[1].dims[i] for i in _free(op)[1:])
+            rest = tuple(op.operands[1].dims[i] for i in free_dims(op)[1:])
             key = (op.operands[0], op.attrs["lhs_contracting"], op.attrs["rhs_contracting"], op.result.dtype, op.operands[1].dtype, rest)
             by_lhs.setdefault(key, []).append(op)
     before: dict[Op, list[Op]] = {}
@@ -199,7 +199,7 @@ def merge_dots(fn: Function) -> int:
     return groups
 
 
-def _free(dot: Op, side: str = "rhs") -> list[int]:
+def free_dims(dot: Op, side: str = "rhs") -> list[int]:
     """The dims of an operand that the result has, in order. Weights, on the right, are joined along the first."""
     taken = (*dot.attrs[f"{side}_contracting"], *dot.attrs[f"{side}_batching"])
     return [i for i in range(dot.operands[side == "rhs"].rank) if i not in taken]
@@ -209,7 +209,7 @@ def _mergeable(op: Op, weights: set[Value]) -> bool:
     rhs = op.operands[1]
     return (
         not op.attrs["lhs_batching"]
-        and len(_free(op)) >= 1
+        and len(free_dims(op)) >= 1
         and rhs.tensor.is_static
         and _weight_chain(rhs, weights) is not None
     )
@@ -244,7 +244,7 @@ def _split(dots: list[Op], position: dict[Op, int]) -> list[list[Op]]:
 
 def _tail(dot: Op, weights: set[Value]) -> _Tail:
     tail = _Tail(dot)
-    op, n = dot, len(_free(dot))
+    op, n = dot, len(free_dims(dot))
     if _only_user(op, "reshape") and op.result.users()[0].result.dims[-n:] == op.result.dims[-n:]:
         tail.reshape = op = op.result.users()[0]
     if _only_user(op, "add"):
@@ -276,16 +276,16 @@ def _merge(fn: Function, dots: list[Op], weights: set[Value], replaced: dict[Op,
     rw.loc = tuple(dict.fromkeys(n for d in dots for n in d.loc))
     first = dots[0]
     tails = [_tail(d, weights) for d in dots]
-    n = len(_free(first))
+    n = len(free_dims(first))
     lead = [t.reshape.result.dims[:-n] if t.reshape else None for t in tails]
     if any(x != lead[0] for x in lead) or any((t.add is None) != (tails[0].add is None) for t in tails):
         tails = [_Tail(d) for d in dots]
-    axis = _free(first)[0]
+    axis = free_dims(first)[0]
     sizes = [d.operands[1].dims[axis] for d in dots]
     cloned: dict[Value, Value] = {}
     kernels = [_clone(d.operands[1], weights, rw, cloned) for d in dots]
     kernel = _concatenate(rw, kernels, axis)
-    wide = tuple(kernel.dims[i] for i in _free(first))
+    wide = tuple(kernel.dims[i] for i in free_dims(first))
     kind = TensorType(first.result.dtype, (*first.result.dims[:-n], *wide))
     merged = rw.value("dot_general", [first.operands[0], kernel], kind, dict(first.attrs))
     if tails[0].reshape is not None:

@@ -9,11 +9,13 @@ another order (docs/numerics.md).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from disc_tf.ir.core import Function, Module, Op, Value, replace_all_uses
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.ir.types import DType, TensorType
+from disc_tf.passes.dot_rules import free_dims
 from disc_tf.passes.outline_prepare import weight_parameters, weight_values
 from disc_tf.passes.rewriter import Rewriter
 
@@ -70,13 +72,13 @@ def _weight_axis(op: Op) -> int | None:
         return op.operands[1].rank - 1
     if op.name != "dot_general" or op.attrs["rhs_batching"]:
         return None
-    free = [i for i in range(op.operands[1].rank) if i not in op.attrs["rhs_contracting"]]
+    free = free_dims(op)
     return free[0] if len(free) == 1 else None
 
 
-def _chain(op: Op, is_weight) -> _Chain | None:
-    """The longest chain behind a linear op that ends with an affine op and multiplies somewhere by a number for each channel."""
-    if _weight_axis(op) is None or not is_weight(op.operands[1]):
+def _chain(op: Op, is_weight: Callable[[Value], bool]) -> _Chain | None:
+    """The longest chain behind a linear op of data that ends with an affine op and multiplies somewhere by a number for each channel."""
+    if _weight_axis(op) is None or is_weight(op.operands[0]) or not is_weight(op.operands[1]):
         return None
     dtype = op.result.dtype
     if dtype not in (DType.F32, DType.F64) or any(v.dtype is not dtype for v in op.operands):
@@ -122,7 +124,7 @@ def _moved(op: Op, axis: int, channels: Dim) -> int | None:
     return len(result) - 1 if last else None
 
 
-def _by_channel(v: Value, axis: int, is_weight) -> Value | None:
+def _by_channel(v: Value, axis: int, is_weight: Callable[[Value], bool]) -> Value | None:
     """The vector (or scalar) of weights that ``v`` repeats over all axes but the channels'."""
     op = v.op
     if op is None or op.name != "broadcast_in_dim":

@@ -201,6 +201,23 @@ def test_narrow_floats_stay(dtype) -> None:
     assert Counter(op.name for op in module.main.body.ops) == before
 
 
+def test_what_is_made_of_weights_alone_is_left_to_prepare() -> None:
+    """The product of two weights, with factors of its own, gives the factors of a convolution."""
+
+    def body(b, x, w, u, v, factor):
+        numbers = b.dot_general(u, v, lhs_contracting=(1,), rhs_contracting=(0,))
+        numbers = b.multiply(numbers, wide(b, factor, numbers))
+        y = b.convolution(x, w)
+        return b.multiply(y, wide(b, b.reshape(numbers, (C,)), y))
+
+    module = module_with([IMAGE, KERNEL, (1, 5), (5, C), (C,)], body)
+    before = Counter(op.name for op in module.main.body.ops)
+    after = run(module)
+    assert after["dot_general"] == before["dot_general"] == 1
+    run(module, ("outline_prepare",))
+    assert [op.name for op in module.main.body.ops] == ["convolution", "return"]
+
+
 def test_chains_one_after_the_other() -> None:
     def body(b, x, w, v, mean, factor, offset):
         y = normalised(b, b.convolution(x, w, padding_low=(1, 0), padding_high=(1, 1)), mean, factor, offset)
