@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from disc_tf.extras import COMPILING, require
-from disc_tf.frontend.rewrite import launch_nodes
+from disc_tf.frontend.rewrite import OPTIMIZED, launch_nodes
 from disc_tf.frontend.saved_model import Choice, SavedModelError, choose_meta_graphs, read_saved_model
 from disc_tf.optimizer import Compiled, Elsewhere
 from disc_tf.options import Options
@@ -146,7 +146,7 @@ def _refuse_no_text(path: Path) -> None:
 def _refuse_ours(source: Path, message: Any) -> None:
     """`SavedModelError` for a model with our code in it, whoever saved it: what is restored of the result would not be an original."""
     if read_marker(source) is not None or any(launch_nodes(message)):
-        raise SavedModelError(f"{source} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
+        raise SavedModelError(f"{source} {OPTIMIZED}")
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disc_tf.extras import COMPILING, require
-from disc_tf.frontend.rewrite import launch_nodes
+from disc_tf.frontend.rewrite import OPTIMIZED, launch_nodes
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, read_saved_model, signature_names, signature_tensors
 from disc_tf.options import Options
 from disc_tf.saved_model_source import as_directory
@@ -35,7 +35,7 @@ def freeze_signature(
     with as_directory(src, progress=progress) as given:
         message = read_saved_model(given)
         if any(launch_nodes(message)):
-            raise SavedModelError(f"{given} was optimised by disc_tf: give the original, which `disc-tf restore` gives back")
+            raise SavedModelError(f"{given} {OPTIMIZED}")
         chosen = choose_meta_graph(message, tags)
         there = signature_names(chosen)
         if signature not in there:

@@ -17,6 +17,7 @@ from disc_tf.buffers.types import Buffer, Buffers, OutputPlan, Place, Step, Temp
 from disc_tf.codegen.dims import DimEmitter
 from disc_tf.codegen.host_scalar import HostScalars
 from disc_tf.codegen.kernel import Guard, Kernel, LibraryCall, Temp, Variant
+from disc_tf.codegen.launch_frame import LaunchFrame
 from disc_tf.codegen.llvm import (
     F64,
     I1,
@@ -301,16 +302,10 @@ class BodyEmitter(RunEmitter):
                 continue
             if any(d.symbol and d.symbol not in self.symbols for d in value.dims):
                 self.bind_argument(value, self.input(index)[1])
-        most_bufs = max((len(k.buffers) for k in self._all_kernels()), default=0)
-        most_scalars = max((len(k.scalars) for k in self._all_kernels()), default=0)
         most_rank = max((o.value.rank for o in self.buffers.outputs), default=0)
-        self.bufs_frame = b.alloca(PTR, max(most_bufs, 1), 16)
-        self.scalars_frame = b.alloca(I64, max(most_scalars, 1), 16)
-        self.args_frame = b.alloca(I64, 3, 16)
+        self.frame = LaunchFrame.of(b, list(kernels_of(self.launches)))
         self.dims_frame = b.alloca(I64, max(most_rank, 1), 16)
-        b.store(self.bufs_frame, self.args_frame, 8)
-        b.store(self.scalars_frame, b.gep(self.args_frame, 1, I64), 8)
-        b.store(self.call("error_cell", PTR), b.gep(self.args_frame, 2, I64), 8)
+        self.frame.report_to(self.call("error_cell", PTR))
         self._open_arena(0)
         ready = self._ready()
         for index, launch in enumerate(self.launches):
@@ -333,16 +328,16 @@ class BodyEmitter(RunEmitter):
         bound: dict[str, int] = {}
         for i, x in enumerate(self.launches):
             fusion = x.step.fusion
-            i += self._waits(i)
+            at = i + 1 if self._waits(i) else i
             for op in fusion.ops:
                 if op.name == "disc.check" or (op.regions and x.regions):
-                    checks.append((position[op], i))
+                    checks.append((position[op], at))
                 elif op.name == "disc.bind_dim":
-                    bound[op.attrs["symbol"]] = i
+                    bound[op.attrs["symbol"]] = at
             if fusion.kind not in ("view", "constant"):
                 for v in fusion.outputs:
                     if v in self.buffers.places:
-                        written[self.buffers.places[v].buffer] = i
+                        written[self.buffers.places[v].buffer] = at
         out = {}
         for p in self.buffers.outputs:
             place = p.source or self.buffers.places[p.value]
@@ -352,9 +347,6 @@ class BodyEmitter(RunEmitter):
             at = max([made, *(bound.get(s, -1) for s in symbols), *(step for where, step in checks if where < before)])
             out[p.index] = at if 0 <= at < last_kernel else end
         return out
-
-    def _all_kernels(self) -> list[Kernel | LibraryCall]:
-        return list(_kernels_of(self.launches))
 
     def _emit_step(self, index: int, launch: Launch) -> None:
         fusion = launch.step.fusion
@@ -441,25 +433,23 @@ class BodyEmitter(RunEmitter):
 
     def _launch(self, args: LaunchArgs) -> None:
         b = self.b
-        for i, p in enumerate(args.pointers):
-            b.store(p, b.gep(self.bufs_frame, i, I64), 8)
-        self.i64_array(self.scalars_frame, args.scalars)
+        self.frame.fill(args.pointers, args.scalars)
         if isinstance(args.kernel, LibraryCall):
             name = V(f"@{library_symbol(args.kernel.name)}", PTR)
-            self.require_zero(self.call("dispatch", I32, name, self.bufs_frame, self.scalars_frame))
+            self.require_zero(self.call("dispatch", I32, name, self.frame.buffers, self.frame.scalars))
             return
         assert args.tasks is not None and args.grain is not None and args.scratch is not None
         tasks, grain, scratch = args.tasks, args.grain, args.scratch
         fn = V(f"@{args.kernel.symbol}", PTR)
 
         def pooled() -> None:
-            self.require_zero(self.call("parallel_for", I32, fn, self.args_frame, tasks, grain, scratch))
+            self.require_zero(self.call("parallel_for", I32, fn, self.frame.args, tasks, grain, scratch))
 
         if scratch.const == 0 and not self.pooled_only:
             small = b.icmp("sle", tasks, grain)
 
             def direct() -> None:
-                b.call_ptr(fn, VOID, [self.args_frame, b.i64(0), tasks, NULL])
+                b.call_ptr(fn, VOID, [self.frame.args, b.i64(0), tasks, NULL])
 
             b.if_else(small, direct, pooled)
         else:
@@ -514,11 +504,11 @@ class BodyEmitter(RunEmitter):
                 self.require_zero(self.call("send_output", I32, b.const(result, I32)))
 
 
-def _kernels_of(launches: Sequence[Launch]) -> Iterator[Kernel | LibraryCall]:
+def kernels_of(launches: Sequence[Launch]) -> Iterator[Kernel | LibraryCall]:
     for launch in launches:
         yield from (k for v in launch.variants for k in v.kernels)
         for region in launch.regions:
-            yield from _kernels_of(region.launches)
+            yield from kernels_of(region.launches)
 
 
 @dataclasses.dataclass

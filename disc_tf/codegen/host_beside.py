@@ -2,21 +2,21 @@
 
 A task runs its whole loop on one thread and calls its kernels directly, with the scratch of its worker. It asks nothing of the RAL: what
 it needs of the host program (addresses, dims, scalars) is handed over as a kernel's buffers and scalars. Where the kernels are large enough
-shared out themselves, the loops run one after the other. Kernels cut their work by shapes alone: both ways give the same bits.
+to be shared out themselves, the loops run one after the other. Kernels cut their work by shapes alone: both ways give the same bits.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from disc_tf.codegen.dims import DimEmitter
-from disc_tf.codegen.host import BodyEmitter, LaunchArgs
-from disc_tf.codegen.host_regions import RegionCode, RegionEmitter, RegionLaunch, WhileCode, places_of, while_code
+from disc_tf.codegen.host import BodyEmitter, LaunchArgs, kernels_of
+from disc_tf.codegen.host_regions import RegionEmitter, RegionLaunch, WhileCode, places_of, while_code
 from disc_tf.codegen.host_scalar import HostScalars
 from disc_tf.codegen.kernel import Kernel
+from disc_tf.codegen.launch_frame import LaunchFrame
 from disc_tf.codegen.llvm import I1, I32, I64, NULL, PTR, VOID, FnBuilder, V
-from disc_tf.ir.dims import Dim
 
 #: parts that a kernel of the loops may be cut into at most: with more of them, threads share the kernels, not the loops
 _MOST_CHUNKS = 8
@@ -30,11 +30,11 @@ def emit_beside(e: BodyEmitter, index: int, first: RegionLaunch, second: RegionL
         for loop in pair:
             loop.run(e.b)
 
-    kernels = list(_kernels([*first.regions, *second.regions]))
     if e.pooled_only or not all(map(_runs_alone, pair)):
         in_turn()
         return
     b = e.b
+    kernels = [k for k in kernels_of([first, second]) if isinstance(k, Kernel)]
     small = b.const(1, I1)
     scratch = b.i64(0)
     for k in kernels:
@@ -44,9 +44,8 @@ def emit_beside(e: BodyEmitter, index: int, first: RegionLaunch, second: RegionL
     e.beside.append(side.b)
 
     def together() -> None:
-        side.hand_over(e)
         fn = V(f"@{side.b.name}", PTR)
-        e.require_zero(e.call("parallel_for", I32, fn, side.frame, b.i64(len(pair)), b.i64(1), scratch))
+        e.require_zero(e.call("parallel_for", I32, fn, side.hand_over(e), b.i64(len(pair)), b.i64(1), scratch))
 
     b.if_else(small, together, in_turn)
 
@@ -56,13 +55,6 @@ def _entered(e: BodyEmitter, index: int, launch: RegionLaunch) -> WhileCode:
     return while_code(e, launch, results, temps)
 
 
-def _kernels(regions: Sequence[RegionCode]) -> Iterator[Kernel]:
-    for region in regions:
-        for launch in region.launches:
-            for variant in launch.variants:
-                yield from (k for k in variant.kernels if isinstance(k, Kernel))
-
-
 def _runs_alone(loop: WhileCode) -> bool:
     """Whether nothing in the loop calls the RAL (libraries, memory for dims that are bound in it), and all sizes of launches are known
     before it is entered."""
@@ -70,10 +62,9 @@ def _runs_alone(loop: WhileCode) -> bool:
         known = emitter.symbols.keys()
         if any(epoch > 0 for epoch in emitter.buffers.memory.epochs) or any(x.regions for x in emitter.launches):
             return False
-        for launch in emitter.launches:
-            for k in (k for v in launch.variants for k in v.kernels):
-                if not isinstance(k, Kernel) or not all(d.symbols() <= known for d in (k.tasks, k.grain, k.scratch)):
-                    return False
+        for k in kernels_of(emitter.launches):
+            if not isinstance(k, Kernel) or not all(d.symbols() <= known for d in (k.tasks, k.grain, k.scratch)):
+                return False
     return True
 
 
@@ -90,12 +81,8 @@ class _Side:
         self._taken: dict[str, V] = {}
         self._pointers: list[V] = []
         self._numbers: list[V] = []
-        self.bufs = b.alloca(PTR, max([1, *(len(k.buffers) for k in kernels)]), 16)
-        self.scalars = b.alloca(I64, max([1, *(len(k.scalars) for k in kernels)]), 16)
-        self.args = b.alloca(I64, 3, 16)
-        b.store(self.bufs, self.args, 8)
-        b.store(self.scalars, b.gep(self.args, 1, I64), 8)
-        b.store(b.load(PTR, b.gep(args, 2, I64)), b.gep(self.args, 2, I64), 8)
+        self.frame = LaunchFrame.of(b, kernels)
+        self.frame.report_to(b.load(PTR, b.gep(args, 2, I64)))
 
     def take(self, v: V) -> V:
         """A value of the host program here. Only before the function branches."""
@@ -113,21 +100,13 @@ class _Side:
             self._taken[v.name] = got
         return self._taken[v.name]
 
-    def allocate(self, e: BodyEmitter) -> None:
-        """Room in the host program's frame for what is taken."""
+    def hand_over(self, e: BodyEmitter) -> V:
+        """The address of what was taken, in a frame of the host program."""
         b = e.b
-        self._room = b.alloca(PTR, max(len(self._pointers), 1), 16), b.alloca(I64, max(len(self._numbers), 1), 16)
-        self.frame = b.alloca(I64, 3, 16)
-
-    def hand_over(self, e: BodyEmitter) -> None:
-        b = e.b
-        pointers, numbers = self._room
-        for i, p in enumerate(self._pointers):
-            b.store(p, b.gep(pointers, i, I64), 8)
-        e.i64_array(numbers, [b.zext(v, I64) if v.ty.bits < 64 else v for v in self._numbers])
-        b.store(pointers, self.frame, 8)
-        b.store(numbers, b.gep(self.frame, 1, I64), 8)
-        b.store(e.call("error_cell", PTR), b.gep(self.frame, 2, I64), 8)
+        frame = LaunchFrame(b, len(self._pointers), len(self._numbers))
+        frame.fill(self._pointers, [b.zext(v, I64) if v.ty.bits < 64 else v for v in self._numbers])
+        frame.report_to(e.call("error_cell", PTR))
+        return frame.args
 
 
 def _side(e: BodyEmitter, pair: Sequence[WhileCode], kernels: Sequence[Kernel]) -> _Side:
@@ -140,7 +119,6 @@ def _side(e: BodyEmitter, pair: Sequence[WhileCode], kernels: Sequence[Kernel]) 
         )
         for loop in pair
     ]  # fmt: skip
-    side.allocate(e)
     b = side.b
     _, begin, end, _ = b.params
     cases = {i: (lambda loop=loop: loop.run(b)) for i, loop in enumerate(loops[:-1])}
@@ -169,8 +147,8 @@ class _Moved(RegionEmitter):
         self.scalars = HostScalars(self.b, self.dims, self._load_scalar)
         self.scalars.known = {v: take(x) for v, x in ready.scalars.known.items()}
         self.epoch = 0
-        self.bufs_frame, self.scalars_frame, self.args_frame = side.bufs, side.scalars, side.args
-        self.dims_frame = side.scalars
+        self.frame = side.frame
+        self.dims_frame = NULL  # of outputs: there are none here
         self.prepared_buffers = dict(ready.prepared_buffers)
         self.pointers = {buffer: take(p) for buffer, p in ready.pointers.items() if buffer.kind == "prepared"}
         self.own_pointers, self.out_pointers = [], []
@@ -179,8 +157,5 @@ class _Moved(RegionEmitter):
     def _launch(self, args: LaunchArgs) -> None:
         b = self.b
         assert isinstance(args.kernel, Kernel) and args.tasks is not None
-        for i, p in enumerate(args.pointers):
-            b.store(p, b.gep(self.bufs_frame, i, I64), 8)
-        self.i64_array(self.scalars_frame, args.scalars)
-        scratch = NULL if args.kernel.scratch == Dim.of(0) else self.side.scratch
-        b.call_ptr(V(f"@{args.kernel.symbol}", PTR), VOID, [self.args_frame, b.i64(0), args.tasks, scratch])
+        self.frame.fill(args.pointers, args.scalars)
+        b.call_ptr(V(f"@{args.kernel.symbol}", PTR), VOID, [self.frame.args, b.i64(0), args.tasks, self.side.scratch])

@@ -118,8 +118,7 @@ class RegionEmitter(BodyEmitter):
         self.arena_base = {}
         self.scalars = HostScalars(self.b, self.dims, self._load_scalar)
         self.epoch = 0
-        self.bufs_frame, self.scalars_frame = outer.bufs_frame, outer.scalars_frame
-        self.args_frame, self.dims_frame = outer.args_frame, outer.dims_frame
+        self.frame, self.dims_frame = outer.frame, outer.dims_frame
         self.region = code.region
         for index in code.prepared():
             outer.pointer(Place(outer._prepared_buffer(index)))

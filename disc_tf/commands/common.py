@@ -15,6 +15,7 @@ from disc_tf.atomic import replacing
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
 from disc_tf.publish import unwritable
+from disc_tf.runtime.artifact import PREFIX
 from disc_tf.testing.inputs import InputSpec, dim_names, specs_from_graph, specs_from_json
 
 OK = 0
@@ -32,8 +33,6 @@ STANDALONE_SUFFIX = ".disc"
 _NO_SAVED_MODEL = "give a GraphDef (.pb or .pbtxt)"
 #: how a SavedModel starts: its schema version (field 1, a number, where a GraphDef has nodes), then a meta graph (field 2)
 _SAVED_MODEL = re.compile(rb"\x08[\x00-\x7f]\x12")
-#: how stand-alone files and clusters' code start (`runtime.artifact.MAGIC`, without its version)
-_STANDALONE = b"DISCTF"
 _SAVED_MODEL_TEXT = re.compile(rb"\s*saved_model_schema_version\s*:")
 
 
@@ -75,7 +74,7 @@ def read_graph(path: str) -> Any:
         raise CommandError(f"cannot read {path}: {e.strerror or e}") from e
     if not data:
         raise CommandError(f"{path}: the file is empty")
-    if data[:6] == _STANDALONE:
+    if data.startswith(PREFIX):
         raise CommandError(f"{path} is a stand-alone file, not a graph: `disc-tf run` runs it, `disc-tf inspect` describes it")
     if _SAVED_MODEL.match(data) or _SAVED_MODEL_TEXT.match(data):
         raise CommandError(f"{path}: this is a SavedModel: give its directory")

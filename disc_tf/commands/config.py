@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 from collections.abc import Container, Sequence
 from typing import Any
 
 from disc_tf.commands.common import USAGE, CommandError
 from disc_tf.options import Options
+from disc_tf.spelling import close_to, did_you_mean
 
 #: verbs that take a configuration file
 VERBS = ("optimize", "inspect", "verify", "bench")
@@ -61,8 +61,7 @@ def apply(parser: argparse.ArgumentParser, args: argparse.Namespace, path: str, 
         action = known.get(name)
         if action is None:
             spelled = {s: d for d, a in known.items() for s in (d, *_spelled(a))}
-            close = difflib.get_close_matches(name, spelled, 1)
-            hint = f"; did you mean {spelled[close[0]]}?" if close else f"; known: {', '.join(known)}"
+            hint = did_you_mean(spelled[c] for c in close_to(name, spelled)) or f"; known: {', '.join(known)}"
             raise CommandError(f"{path}: unknown setting {name}{hint}", USAGE)
         checked = _value(path, name, action, value)
         if name not in given:

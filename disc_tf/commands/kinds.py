@@ -7,7 +7,8 @@ from typing import Any
 
 from disc_tf.commands.common import BAD_INPUT, USAGE, CommandError
 from disc_tf.frontend.external import EXTERNAL_OP
-from disc_tf.frontend.rewrite import launch_nodes
+from disc_tf.frontend.rewrite import OPTIMIZED, launch_nodes
+from disc_tf.runtime.artifact import PREFIX
 
 
 def is_optimized(message: Any) -> bool:
@@ -25,15 +26,13 @@ def refuse_as_original(path: str, message: Any) -> None:
 def refuse_as_input(path: str, graph: Any) -> None:
     """`CommandError` for a graph with compiled code in it: what is restored of the result would not be an original."""
     if any(launch_nodes(graph)):
-        raise CommandError(f"{path} was optimised by disc_tf: give the original, which `disc-tf restore` gives back", BAD_INPUT)
+        raise CommandError(f"{path} {OPTIMIZED}", BAD_INPUT)
 
 
 def is_standalone(path: str) -> bool:
     """Whether the file begins like a stand-alone one."""
-    from disc_tf.runtime.artifact import MAGIC
-
     try:
         with Path(path).open("rb") as f:
-            return f.read(len(MAGIC))[:6] == MAGIC[:6]
+            return f.read(len(PREFIX)) == PREFIX
     except OSError:
         return False

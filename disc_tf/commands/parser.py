@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from disc_tf.commands.common import USAGE
+from disc_tf.spelling import close_to, did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,22 +26,12 @@ class Parser(argparse.ArgumentParser):
         for name in chosen:
             parser = parser.inner()[name]
         flags = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
-        hints = [close_to(text.partition("=")[0], flags) for text in unknown if text.startswith("--")]
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean([h for h in hints if h])}")
+        hints = [close for text in unknown if text.startswith("--") for close in close_to(text.partition("=")[0], flags)]
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(hints)}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             names = list(action.choices)
-            close = close_to(value, names)
-            way_out = did_you_mean([close]) if close else f"; there are {', '.join(names)}"
+            way_out = did_you_mean(close_to(value, names)) or f"; there are {', '.join(names)}"
             raise argparse.ArgumentError(None, f"there is no {str(action.metavar or 'verb').lower()} {value!r}{way_out}")
         super()._check_value(action, value)
-
-
-def close_to(name: str, known: Sequence[str]) -> str:
-    """What ``name`` is most likely meant to be; nothing if it is like none."""
-    return next(iter(difflib.get_close_matches(name, known, 1)), "")
-
-
-def did_you_mean(names: Sequence[str]) -> str:
-    return f"; did you mean {', '.join(dict.fromkeys(names))}?" if names else ""

@@ -29,7 +29,7 @@ from disc_tf.commands.common import (
 )
 from disc_tf.commands.signers import add_trust_argument, set_trust
 from disc_tf.commands.unused import refuse
-from disc_tf.runtime.artifact import MAGIC
+from disc_tf.runtime.artifact import PREFIX
 
 #: what is printed of a long array
 _EDGE = 3
@@ -118,10 +118,10 @@ def _open(args: argparse.Namespace) -> Model:
     refuse(args, ["signature"], "is for SavedModels: name what you want by --outputs")
     try:
         with open(path, "rb") as f:
-            head = f.read(len(MAGIC))
+            head = f.read(len(PREFIX))
     except OSError as e:
         raise CommandError(f"cannot read {args.model}: {e.strerror or e}") from e
-    return _standalone(args.model) if head[:6] == MAGIC[:6] else _graph(args.model, args.outputs)
+    return _standalone(args.model) if head == PREFIX else _graph(args.model, args.outputs)
 
 
 def _standalone(path: str) -> Model:
@@ -184,10 +184,10 @@ def _graph(path: str, outputs: list[str]) -> Model:
 
 
 def _saved_model(path: str, signature: str) -> Model:
-    from disc_tf.frontend.saved_model import is_saved_model, version_hint
+    from disc_tf.frontend.saved_model import is_saved_model, not_a_saved_model
 
     if not is_saved_model(path):
-        raise CommandError(f"{path}: no saved_model.pb in this directory, it is not a SavedModel{version_hint(path)}")
+        raise CommandError(not_a_saved_model(path))
     tf = _tensorflow()
     loaded = _guarded(path, lambda: tf.saved_model.load(path))
     if signature not in loaded.signatures:

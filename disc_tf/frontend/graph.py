@@ -15,10 +15,13 @@ from disc_tf.frontend.opdefs import CONTROL_FLOW, base_type, op_info
 from disc_tf.frontend.tensor_proto import Constant, shape_of
 from disc_tf.ir.types import tf_type_name
 from disc_tf.lowering.node import ORDINAL_ATTR, NodeView
+from disc_tf.spelling import close_to, did_you_mean
 
 #: a tensor: (node name, output port)
 TensorRef = tuple[str, int]
 _MAX_PORT = 1 << 20
+#: names that are looked through for one that was meant
+_MOST_NAMES = 20000
 #: attributes of Const nodes whose content is elsewhere: made anew (`bench/models`), or known by digest (`ORDINAL_ATTR`: known to be equal
 #: to others by a number, `disc_tf.remote`)
 _FILL_ATTR, _DIGEST_ATTR = "_disc_fill", "_disc_digest"
@@ -210,7 +213,8 @@ class Graph:
         """The tensor itself if the graph has it; ``GraphError`` with the nearest names otherwise."""
         node = self.nodes.get(ref[0])
         if node is None:
-            raise GraphError(f"{what} {tensor_name(ref)!r} is not in the graph{_did_you_mean(ref[0], self.nodes)}{self._named_sinks()}")
+            near = did_you_mean(close_to(ref[0], list(self.nodes)[:_MOST_NAMES], 3))
+            raise GraphError(f"{what} {tensor_name(ref)!r} is not in the graph{near}{self._named_sinks()}")
         types = node.output_types
         if types is not None and ref[1] >= len(types):
             raise GraphError(f"{what} {tensor_name(ref)!r}: {node.op} has {len(types)} outputs", node.name)
@@ -283,13 +287,6 @@ def resolve_outputs(graph: Graph, outputs: Sequence[str] | None) -> tuple[list[T
         else:
             refs.append(graph.check_tensor(ref, "output"))
     return list(dict.fromkeys(refs)), list(dict.fromkeys(targets))
-
-
-def _did_you_mean(name: str, names: Mapping[str, Any]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, list(names)[:20000], 3)
-    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def _signature_type(arg: Any, attrs: Mapping[str, Any]) -> int:

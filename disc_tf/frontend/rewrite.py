@@ -80,6 +80,10 @@ class Launch:
         return Launch(cluster, executable, args, plan.kinds, results, plan.host_results, shapes, abi)
 
 
+#: what is said of such a graph or model where an original is wanted, behind its name
+OPTIMIZED = "was optimised by disc_tf: give the original, which `disc-tf restore` gives back"
+
+
 def launch_nodes(message: Any) -> Iterator[tuple[str, Any]]:
     """Each DiscLaunch of a GraphDef or SavedModel message with a name of its own: ``function:node`` inside of a function, after the number
     of its MetaGraph where there are several."""

@@ -22,6 +22,9 @@ from disc_tf.frontend.tfproto import message_class, parse, serialized
 
 FILE = "saved_model.pb"
 TEXT_FILE = "saved_model.pbtxt"
+#: names of version directories
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_MAX_VERSION = (1 << 63) - 1
 #: bytes that protobuf can write
 MAX_GRAPH = 1 << 31
 TOO_LARGE = f"the graph is larger than the 2 GB that {FILE} can hold: keep the weights in variables (no --freeze)"
@@ -51,13 +54,25 @@ def is_saved_model(path: str | Path) -> bool:
     return directory.is_dir() and any((directory / name).exists() for name in (FILE, TEXT_FILE, "saved_model.cpb"))
 
 
+def version_number(name: str) -> int | None:
+    """The version that TensorFlow Serving takes a directory's name for, None for other directories."""
+    if not _NUMBER.fullmatch(name) or int(name) > _MAX_VERSION:
+        return None
+    return int(name)
+
+
 def version_hint(directory: str | Path) -> str:
     """What to give instead of a base path, for the end of a message; nothing for other directories."""
     try:
-        numbers = [p.name for p in Path(directory).iterdir() if p.name.isascii() and p.name.isdecimal() and is_saved_model(p)]
+        versions = {n: p for p in sorted(Path(directory).iterdir()) if (n := version_number(p.name)) is not None and is_saved_model(p)}
     except OSError:
         return ""
-    return f"; it holds versions of one: give {Path(directory) / max(numbers, key=int)}" if numbers else ""
+    return f"; it holds versions of one: give {versions[max(versions)]}" if versions else ""
+
+
+def not_a_saved_model(directory: str | Path) -> str:
+    """The message of a directory that is none."""
+    return f"{directory}: no {FILE} in this directory, it is not a SavedModel{version_hint(directory)}"
 
 
 def read_saved_model(path: str | Path) -> Any:
@@ -76,7 +91,7 @@ def read_saved_model(path: str | Path) -> Any:
                 " tf.saved_model.SaveOptions(experimental_image_format=True)"
             )
         else:
-            raise SavedModelError(f"{directory}: no {FILE} in this directory, it is not a SavedModel{version_hint(directory)}")
+            raise SavedModelError(not_a_saved_model(directory))
     except OSError as e:
         raise SavedModelError(f"cannot read {directory}: {e.strerror or e}") from e
     except SavedModelError:

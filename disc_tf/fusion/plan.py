@@ -20,7 +20,7 @@ from disc_tf.fusion.side_by_side import beside
 from disc_tf.fusion.stitch import is_row_reduce, rows_group
 from disc_tf.fusion.types import Fusion, Plan
 from disc_tf.fusion.views import VIEW_OPS, View, apply_op
-from disc_tf.ir.core import Function, Op, Value, walk
+from disc_tf.ir.core import Function, Op, Value, may_fail
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.placement import EFFECTS
@@ -277,7 +277,7 @@ def _schedule(grouping: Grouping) -> list[Fusion]:
     tensors = [v for v in grouping.access.fn.results if isinstance(v.type, TensorType)]
     made = [graph.find(grouping.index[v.op]) for v in tensors if v.op is not None and v.op in grouping.index]
     env = grouping.access.fn.env
-    effects = sorted((c for c in roots if any(_may_fail(op) for op in group_at[c].ops)), key=lambda c: min(graph.members(c)))
+    effects = sorted((c for c in roots if any(may_fail(op) for op in group_at[c].ops)), key=lambda c: min(graph.members(c)))
     early = ranks(graph, made, lambda c: sum(rough_work(op, env) for op in group_at[c].ops), effects)
 
     def key(c: int) -> tuple[int, int, int]:
@@ -302,10 +302,6 @@ def _schedule(grouping: Grouping) -> list[Fusion]:
             if not waiting[s]:
                 heapq.heappush(ready, (*first[s], s))
     return fusions
-
-
-def _may_fail(op: Op) -> bool:
-    return op.name == "disc.check" or any(inner.name == "disc.check" for r in op.regions for inner in walk(r))
 
 
 def _join_host(into: Fusion, more: Fusion) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disc_tf.fusion.types import Fusion
-from disc_tf.ir.core import Value, walk
+from disc_tf.ir.core import Value, may_fail
 
 #: what the body of such a loop may hold: launches, and host code that cannot fail
 _PLAIN = frozenset({"loop", "rows", "reduce", "gemm", "conv", "attention", "view", "constant", "host", "update"})
@@ -26,11 +26,11 @@ def beside(fusions: Sequence[Fusion], results: Sequence[Value]) -> list[Fusion]:
     made = set(results)
     at = 0
     while at < len(out):
-        second = _partner(out, at, made) if _plain(out[at], made) else None
-        if second is None:
+        found = _partner(out, at, made) if _plain(out[at], made) else None
+        if found is None:
             at += 1
             continue
-        needing = _needing(out, at, second)
+        second, needing = found
         between = out[at + 1 : second]
         before = [f for f in between if id(f) not in needing]
         after = [f for f in between if id(f) in needing]
@@ -45,16 +45,12 @@ def _plain(fusion: Fusion, results: set[Value]) -> bool:
     if fusion.kind != "while" or any(v in results for v in fusion.outputs):
         return False
     inner = [f for _, plan in fusion.attrs["regions"] for f in plan.fusions]
-    return all(f.kind in _PLAIN for f in inner) and not any(_may_fail(f) for f in inner)
+    return all(f.kind in _PLAIN for f in inner) and not any(may_fail(op) for f in inner for op in f.ops)
 
 
-def _may_fail(fusion: Fusion) -> bool:
-    return any(op.name == "disc.check" or any(x.name == "disc.check" for r in op.regions for x in walk(r)) for op in fusion.ops)
-
-
-def _partner(fusions: Sequence[Fusion], at: int, results: set[Value]) -> int | None:
-    """The next plain loop if it does not need the one ``at``, and if what does may wait until it has run: nothing that binds a dim, tests
-    something or is a result."""
+def _partner(fusions: Sequence[Fusion], at: int, results: set[Value]) -> tuple[int, set[int]] | None:
+    """The next plain loop, and `_needing` of what lies between, if it does not need the one ``at``, and if what does may wait until it has
+    run: nothing that binds a dim, tests something or is a result."""
     for k in range(at + 1, min(at + 1 + _MOST_BETWEEN, len(fusions))):
         if fusions[k].kind != "while":
             continue
@@ -63,7 +59,7 @@ def _partner(fusions: Sequence[Fusion], at: int, results: set[Value]) -> int | N
         if id(fusions[k]) in needing or not _plain(fusions[k], results):
             return None
         held = any(f.kind in ("host", "case") or any(v in results for v in f.outputs) for f in waiting)
-        return None if held else k
+        return None if held else (k, needing)
     return None
 
 

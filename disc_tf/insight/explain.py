@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from disc_tf.frontend.rewrite import LAUNCH_OP
 from disc_tf.ir.core import Module
 from disc_tf.optimizer import clusters_of
 from disc_tf.options import Options
+from disc_tf.spelling import close_to, did_you_mean
 
 #: kinds of fusions that launch nothing
 _QUIET = {
@@ -138,10 +138,8 @@ def explain_model(directory: str | Path, name: str, options: Options | None = No
 
 
 def _unknown(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, 3)
     ending = [n for n in names if n.endswith(f"/{name}")][:3]
-    hint = ", ".join(dict.fromkeys([*ending, *close]))
-    return f"the graph has no node {name!r}" + (f"; did you mean {hint}?" if hint else "")
+    return f"the graph has no node {name!r}{did_you_mean([*ending, *close_to(name, names, 3)])}"
 
 
 def _gone(proto: Any, loaded: Loaded) -> Explanation:

@@ -295,6 +295,32 @@ def reduce_kind(op: Op) -> str | None:
     return _MONOID_OPS[combine.name] if set(combine.operands) == set(region.params) else None
 
 
+def may_fail(op: Op) -> bool:
+    """Whether the op, or one inside of its regions, is a check."""
+    return op.name == "disc.check" or any(inner.name == "disc.check" for r in op.regions for inner in walk(r))
+
+
+def clone_op(
+    op: Op,
+    mapping: dict[Value, Value],
+    retype: Callable[[Type], Type] = lambda t: t,
+    remap_attr: Callable[[str, Any], Any] = lambda _k, v: v,
+) -> Op:
+    """A deep copy that stands nowhere yet. ``mapping`` gives the new values of operands and is extended with the results."""
+    copy = Op(
+        op.name,
+        [mapping.get(v, v) for v in op.operands],
+        [retype(r.type) for r in op.results],
+        {k: remap_attr(k, v) for k, v in op.attrs.items()},
+        [clone_block(r, mapping, retype, remap_attr) for r in op.regions],
+        op.loc,
+    )
+    for a, b in zip(op.results, copy.results, strict=True):
+        b.hint = a.hint
+        mapping[a] = b
+    return copy
+
+
 def clone_block(
     block: Block,
     mapping: dict[Value, Value],
@@ -306,16 +332,5 @@ def clone_block(
     for old, p in zip(block.params, new.params, strict=True):
         mapping[old] = p
     for op in block.ops:
-        copy = Op(
-            op.name,
-            [mapping.get(v, v) for v in op.operands],
-            [retype(r.type) for r in op.results],
-            {k: remap_attr(k, v) for k, v in op.attrs.items()},
-            [clone_block(r, mapping, retype, remap_attr) for r in op.regions],
-            op.loc,
-        )
-        for a, b in zip(op.results, copy.results, strict=True):
-            b.hint = a.hint
-            mapping[a] = b
-        new.append(copy)
+        new.append(clone_op(op, mapping, retype, remap_attr))
     return new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disc_tf.ir.core import Value, walk
+from disc_tf.ir.core import Value, may_fail
 from disc_tf.lowering.bodies import body_of, lower_body
 from disc_tf.lowering.context import LoweringContext
 from disc_tf.lowering.errors import Unsupported
@@ -22,7 +22,6 @@ def call(ctx: LoweringContext, node: NodeView, *args: Value) -> list[Value]:
     mark = ctx.mark()
     results = lower_body(ctx, body_of(ctx, node.attr("f"), jitted=True), args)
     made = ctx.b.block.ops[mark.ops :]
-    checked = any(op.name == "disc.check" or any(i.name == "disc.check" for r in op.regions for i in walk(r)) for op in made)
-    if checked or len(ctx.requests) != mark.requests:
+    if any(map(may_fail, made)) or len(ctx.requests) != mark.requests:
         raise Unsupported("ATTR", "the function is compiled by XLA, which does not report what TensorFlow checks in it")
     return results

@@ -82,14 +82,14 @@ def _argmax(
 def flat_index(ctx: LoweringContext, position: Value, x: Value, batch: bool) -> Value:
     """``(position * channels + channel)``, plus the image's place in the batch."""
     b, dims = ctx.b, position.dims
+    out = b.add(b.multiply(position, ctx.broadcast_to(ctx.dim(x.dims[-1]), dims)), b.iota(DType.I64, dims, x.rank - 1))
+    return in_batch(ctx, out, x) if batch else out
 
-    def number(d: Dim) -> Value:
-        return ctx.broadcast_to(ctx.dim(d), dims)
 
-    out = b.add(b.multiply(position, number(x.dims[-1])), b.iota(DType.I64, dims, x.rank - 1))
-    if batch:
-        out = b.add(out, b.multiply(b.iota(DType.I64, dims, 0), number(product(x.dims[1:]))))
-    return out
+def in_batch(ctx: LoweringContext, index: Value, x: Value) -> Value:
+    """Flat indices in the batch, of those in each image of ``x``."""
+    b, dims = ctx.b, index.dims
+    return b.add(index, b.multiply(b.iota(DType.I64, dims, 0), ctx.broadcast_to(ctx.dim(product(x.dims[1:])), dims)))
 
 
 @lowering("MaxPoolWithArgmax", dtypes={"T": NUMBERS, "Targmax": {DType.I32, DType.I64}})
@@ -149,7 +149,7 @@ def max_pool_grad_with_argmax(ctx: LoweringContext, node: NodeView, x: Value, gr
         check_shape(ctx, name, v, wanted)
     b, index = ctx.b, ctx.cast_dims(argmax, wanted)
     if not node.attr("include_batch_in_index", False):
-        index = b.add(index, b.multiply(b.iota(DType.I64, wanted, 0), ctx.broadcast_to(ctx.dim(product(x.dims[1:])), wanted)))
+        index = in_batch(ctx, index, x)
     inside = b.and_(b.compare(index, 0, "GE"), b.compare(index, ctx.broadcast_to(ctx.dim(product(x.dims)), wanted), "LT"))
     ctx.check(inside, message="argmax has an index outside of the input")
     return _to_winners(ctx, x, index, ctx.cast_dims(grad, wanted))

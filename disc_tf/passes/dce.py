@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from disc_tf.ir.core import Block, Function, Module, Op, walk
+from disc_tf.ir.core import Block, Function, Module, Op, may_fail
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.passes.rewriter import dims_of_op
 
@@ -48,7 +48,7 @@ def eliminate(fn: Function) -> int:
     _collect_binders(fn.body, binders)
     mark(fn.body.terminator)
     for op in fn.body.ops:
-        if _checks(op):
+        if may_fail(op):
             mark(op)
     while stack:
         op = stack.pop()
@@ -60,14 +60,9 @@ def eliminate(fn: Function) -> int:
                 mark(v.owner.parent_op)
         for region in op.regions:
             for inner in region.ops:
-                if inner.name == "return" or _checks(inner):
+                if inner.name == "return" or may_fail(inner):
                     mark(inner)
     return _sweep(fn.body, live)
-
-
-def _checks(op: Op) -> bool:
-    """Whether the op or one inside its regions may fail the run."""
-    return op.name == "disc.check" or any(inner.name == "disc.check" for r in op.regions for inner in walk(r))
 
 
 def _collect_binders(block: Block, binders: dict[str, list[Op]]) -> None:

@@ -7,7 +7,6 @@ to the number of rows: the whole stack is multiplied at once (the input product 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from disc_tf.ir.dims import Dim
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.passes.elementwise_rules import dim_of
-from disc_tf.passes.rewriter import ELEMENTWISE, base_name, constant_of, dims_of_op, words
+from disc_tf.passes.rewriter import ELEMENTWISE, base_name, conjuncts, constant_of, dims_of_op, is_number, words
 
 #: ops without effect that are right whatever they are given, also where the loop would not have run
 _MOVABLE = ELEMENTWISE | words(
@@ -139,31 +138,28 @@ def _row(start: Value, stack: Value) -> list[Op]:
 def _counts_to(loop: Op, index: Value, n: Dim) -> bool:
     """Whether a carried value of the loop counts 0, 1 ... up to ``n`` at most, and is ``index``."""
     cond, body = loop.regions
-    if index not in body.params or index.dtype not in (DType.I32, DType.I64):
+    if index not in body.params:
         return False
     k = body.params.index(index)
-    step = body.results[k].op
-    if step is None or step.name != "add" or index not in step.operands:
-        return False
-    other = step.operands[1 - step.operands.index(index)]
-    return _is(other, 1) and _is(loop.operands[k], 0) and _below(cond.results[0], cond.params[k], n)
+    return counts_from(loop, k) == 0 and _below(cond.results[0], cond.params[k], n)
 
 
-def _is(v: Value, number: int) -> bool:
-    content = constant_of(v)
-    return content is not None and content.size == 1 and int(np.asarray(content).reshape(-1)[0]) == number
+def counts_from(loop: Op, k: int) -> int | None:
+    """The known integer that carried value ``k`` is at first, if each iteration adds 1 to it."""
+    body = loop.regions[1]
+    p, first, step = body.params[k], constant_of(loop.operands[k]), body.results[k].op
+    if p.dtype not in (DType.I32, DType.I64) or p.rank or first is None or step is None or step.name != "add" or p not in step.operands:
+        return None
+    return int(first) if is_number(step.operands[1 - step.operands.index(p)], 1) else None
 
 
 def _below(pred: Value, index: Value, n: Dim) -> bool:
     """Whether ``index < n`` is one of the terms of a conjunction."""
-    terms: Sequence[Value] = [pred]
-    for _ in range(8):
-        terms = [x for v in terms for x in (v.op.operands if v.op is not None and v.op.name == "and" else (v,))]
     return any(
         v.op is not None
         and v.op.name == "compare"
         and v.op.attrs["direction"] == "LT"
         and v.op.operands[0] is index
         and dim_of(v.op.operands[1]) == n
-        for v in terms
+        for v in conjuncts(pred)
     )

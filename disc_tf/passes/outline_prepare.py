@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_block, replace_all_uses, walk
+from disc_tf.ir.core import ArgInfo, Function, Module, Op, Value, clone_op, replace_all_uses, walk
 from disc_tf.ir.pass_manager import Pass
 from disc_tf.ir.types import TensorType
 from disc_tf.passes.dce import eliminate
@@ -97,16 +97,7 @@ def _extract(main: Function, weights: set[Value], results: list[Value]) -> Funct
     for op in main.body.ops:
         if op not in needed:
             continue
-        copy = _clone_op(op, mapping)
-        prepare.body.append(copy)
-        mapping[op.result] = copy.result
+        prepare.body.append(clone_op(op, mapping))
     prepare.body.append(Op("return", [mapping[v] for v in results]))
     prepare.result_names = [f"prepared{i}" for i in range(len(results))]
     return prepare
-
-
-def _clone_op(op: Op, mapping: dict[Value, Value]) -> Op:
-    regions = [clone_block(r, dict(mapping)) for r in op.regions]
-    copy = Op(op.name, [mapping[v] for v in op.operands], [op.result.type], dict(op.attrs), regions, op.loc)
-    copy.result.hint = op.result.hint
-    return copy

@@ -161,6 +161,23 @@ def constant_of(v: Value) -> np.ndarray | None:
     return v.op.attrs["value"] if v.op is not None and v.op.name == "constant" else None
 
 
+def is_number(v: Value, number: int) -> bool:
+    """Whether ``v`` is a constant of one element, this one."""
+    content = constant_of(v)
+    return content is not None and content.size == 1 and int(np.asarray(content).reshape(-1)[0]) == number
+
+
+def conjuncts(pred: Value) -> Iterator[Value]:
+    """The terms that a scalar predicate is a conjunction of."""
+    todo = [pred]
+    while todo:
+        v = todo.pop()
+        if v.op is not None and v.op.name == "and":
+            todo += v.op.operands
+        else:
+            yield v
+
+
 def splat_of(v: Value) -> np.generic | None:
     """The scalar (numpy, of v's dtype) that every element of ``v`` is, if known: a splat constant, also reshaped or broadcast."""
     for _ in range(64):

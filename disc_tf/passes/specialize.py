@@ -10,7 +10,7 @@ from disc_tf.ir.dims import Atom, Dim, dmin
 from disc_tf.ir.shape_env import ShapeEnv
 from disc_tf.passes.elementwise_rules import dim_of
 from disc_tf.passes.exact_floats import whole_dim
-from disc_tf.passes.rewriter import dims_of_op
+from disc_tf.passes.rewriter import conjuncts, dims_of_op
 from disc_tf.passes.shape_simplifier import simplify_shapes
 
 _MAX_EQUALITIES = 32
@@ -117,14 +117,8 @@ def _assume_limits(fn: Function, arguments: set[str]) -> list[tuple[Dim, Dim]]:
 
 def _limits(pred: Value) -> Iterator[tuple[Dim, int]]:
     """``(d, c)`` for each ``d <= c`` that a scalar predicate is a conjunction of."""
-    stack = [pred]
-    while stack:
-        op = stack.pop().op
-        if op is None:
-            continue
-        if op.name == "and":
-            stack.extend(op.operands)
-        elif op.name == "compare" and op.attrs["direction"] in ("LE", "LT"):
+    for op in (v.op for v in conjuncts(pred)):
+        if op is not None and op.name == "compare" and op.attrs["direction"] in ("LE", "LT"):
             a, b = (dim_of(v) for v in op.operands)
             if a is not None and b is not None and b.is_static and not a.is_static:
                 yield a, int(b) - (op.attrs["direction"] == "LT")

@@ -30,6 +30,8 @@ from typing import TypeVar
 import numpy as np
 
 MAGIC = b"DISCTF\x00\x01"
+#: how every version of the format begins
+PREFIX = MAGIC[:6]
 FORMAT_VERSION = 1
 ABI_VERSION = 1
 MAX_SECTIONS = 256

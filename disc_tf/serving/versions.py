@@ -7,24 +7,15 @@ nothing in it has changed for a while.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Hashable
 from pathlib import Path
 
+from disc_tf.frontend.saved_model import is_saved_model, version_number
 from disc_tf.publish import SAVED_MODEL_FILES
 
-_NUMBER = re.compile(r"[0-9]{1,19}")
-_MAX_VERSION = (1 << 63) - 1
 #: files whose last change lies this many seconds back are taken to be complete at once
 _OLD = 10.0
-
-
-def version_number(name: str) -> int | None:
-    """The version that a directory name stands for, None for other directories."""
-    if not _NUMBER.fullmatch(name) or int(name) > _MAX_VERSION:
-        return None
-    return int(name)
 
 
 def version_directories(base: str | Path) -> dict[int, Path]:
@@ -47,7 +38,7 @@ def version_directories(base: str | Path) -> dict[int, Path]:
 def not_a_base(base: str | Path) -> str:
     """Why a directory is no base path: it is a model itself. The way out comes with it; nothing for what is one, or may become one."""
     here = Path(base)
-    if not any((here / name).exists() for name in SAVED_MODEL_FILES) or version_directories(base):
+    if not is_saved_model(here) or version_directories(base):
         return ""
     inside = "is a SavedModel itself, and a base path holds numbered directories of them"
     absolute = Path(os.path.abspath(base))

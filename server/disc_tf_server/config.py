@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from disc_tf.spelling import close_to, did_you_mean
 
 ENVIRONMENT = "DISC_TF_SERVER_"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -174,8 +175,7 @@ def _from_toml(name: str, value: Any, where: str) -> Any:
 
 def unknown(name: str, where: str) -> ConfigError:
     """The error for a setting that there is not."""
-    close = difflib.get_close_matches(name, FIELDS, 1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(close_to(name, FIELDS))
     return ConfigError(f"{where}: unknown setting {name!r}{hint}; `disc-tf-server --print-config` lists them")
 
 
