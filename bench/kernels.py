@@ -26,7 +26,8 @@ from disc_tf.frontend.importer import import_cluster
 from disc_tf.frontend.load import load
 from disc_tf.frontend.tfproto import graph_from_bytes
 from disc_tf.ir.types import TensorType
-from disc_tf.runtime.executable import Executable, LaunchTime, host_isa, profile, set_num_threads
+from disc_tf.runtime.executable import Executable, host_isa, set_num_threads
+from disc_tf.runtime.recording import LaunchTime, profile
 from disc_tf.testing.inputs import make_feeds, specs_from_json
 
 Point = dict[str, int]

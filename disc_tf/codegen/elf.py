@@ -2,7 +2,8 @@
 
 It accepts exactly what our kernels need (code, read-only data, PC-relative relocations) and refuses everything
 else by name. Segments are W^X: headers and read-only data R, code RX, and the dynamic table RW (the loader
-relocates it in place). The image carries a GNU build id, the SHA-256 of its contents cut to 20 bytes.
+relocates it in place). The image carries a GNU build id, the SHA-256 of its contents cut to 20 bytes. Its dynamic symbol
+table names every function, so that profilers can: those that are not exported are local, which dynamic linkers skip.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_NOBITS, _SHT_REL = 1, 2, 4, 8, 9
 _SHF_WRITE, _SHF_ALLOC, _SHF_EXEC, _SHF_TLS = 1, 2, 4, 0x400
 _SHN_UNDEF, _SHN_LORESERVE = 0, 0xFF00
 _R_PC32, _R_PLT32, _R_PC64 = 2, 4, 24
+_GLOBAL, _FUNCTION = 1 << 4, 2
 _DT_NULL, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT = 0, 4, 5, 6, 10, 11
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_GNU_STACK = 1, 2, 4, 0x6474E551
 _R, _W, _X = 4, 2, 1
@@ -142,6 +144,16 @@ def _exported(obj: _Object, exports: Sequence[str]) -> list[_Symbol]:
     return [defined[name] for name in exports]
 
 
+def _local_functions(obj: _Object, exports: Sequence[str]) -> list[_Symbol]:
+    """The functions of the image that are not exported, by address."""
+    found = [
+        s for s in obj.symbols
+        if s.info & 15 == _FUNCTION and s.name and s.name not in exports and 0 < s.section < _SHN_LORESERVE
+        and obj.sections[s.section].flags & _SHF_EXEC
+    ]  # fmt: skip
+    return sorted(found, key=lambda s: (s.section, s.value))
+
+
 def link(data: bytes, exports: Sequence[str]) -> bytes:
     """Link one object.
 
@@ -153,7 +165,9 @@ def link(data: bytes, exports: Sequence[str]) -> bytes:
     """
     obj = _Object(data)
     kept = obj.kept()
-    symbols = _exported(obj, exports)
+    exported = _exported(obj, exports)
+    local = _local_functions(obj, exports)
+    symbols = [*local, *exported]  # local ones come first, as everywhere in ELF
     strings, name_at = b"\0", []
     for s in symbols:
         name_at.append(len(strings))
@@ -186,11 +200,12 @@ def link(data: bytes, exports: Sequence[str]) -> bytes:
     _relocate(obj, image)
     for i, s in enumerate(symbols):
         address = obj.sections[s.section].address + s.value
-        # Global, its own type, section index 1: any defined one will do for the loader.
-        struct.pack_into("<IBBHQQ", image, symbol_at + 24 * (i + 1), name_at[i], 1 << 4 | s.info & 15, 0, 1,
-                         address, s.size)
-    # SysV hash table with one bucket: the images export a handful of symbols.
-    chain = [1, count, 1 if count > 1 else 0, 0, *(i + 1 if i + 1 < count else 0 for i in range(1, count))]
+        # Section index 1: any defined one will do for the loader.
+        info = (_GLOBAL if i >= len(local) else 0) | s.info & 15
+        struct.pack_into("<IBBHQQ", image, symbol_at + 24 * (i + 1), name_at[i], info, 0, 1, address, s.size)
+    # SysV hash table with one bucket: the images export a handful of symbols. Local ones are in no chain.
+    first = len(local) + 1
+    chain = [1, count, first if exported else 0, 0, *(i + 1 if first <= i < count - 1 else 0 for i in range(1, count))]
     struct.pack_into(f"<{len(chain)}I", image, hash_at, *chain)
     image[string_at:string_at + len(strings)] = strings
     for i, entry in enumerate(dynamic):

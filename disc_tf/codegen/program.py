@@ -160,8 +160,7 @@ class _TargetProgram:
         if digest not in self._canonical:
             symbol = f"{kernel.symbol}_{digest}" if not kernel.symbol.endswith(digest) else kernel.symbol
             self._canonical[digest] = symbol
-            linkage = "dso_local " if self.profile else "internal "
-            text = kernel.llvm.replace(f"define void @{kernel.symbol}(", f"define {linkage}void @{kernel.symbol}(")
+            text = kernel.llvm.replace(f"define void @{kernel.symbol}(", f"define internal void @{kernel.symbol}(")
             self.module.add_text(symbol, text.replace(f"@{kernel.symbol}(", f"@{symbol}("), kernel.declarations)
             for name, text in kernel.helpers.items():
                 self.module.add_text(name, text)
@@ -417,7 +416,7 @@ def compile_program(
     """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason, `OutOfTime` if the budget
     is used up (LLVM cannot be stopped: what it works on ends in its thread, unused).
 
-    profile: export the kernels' symbols and make every launch through the RAL, which then can time it by name.
+    profile: make every launch through the RAL, which then can time it.
     verify_cache: emit also what the kernel cache has, and compare. ``times_ms``: ``emit`` is the time of emission, in which all targets but
     the last are compiled too, ``llvm`` what is left after it.
     """
@@ -436,8 +435,7 @@ def compile_program(
             program = _TargetProgram(source, target_named(name), profile, verify_cache, budget)
             texts.append(program.build())
             programs.append(program)
-            exports = ["disc_executable_query", *(program.kernel_nodes if profile else ())]
-            pending.append(pool.submit(compile_image, texts[-1], program.target, exports))
+            pending.append(pool.submit(compile_image, texts[-1], program.target, ["disc_executable_query"]))
         times["emit"] = (time.perf_counter() - start) * 1e3
         start = time.perf_counter()
         images = [_result(p, budget) for p in pending]

@@ -70,7 +70,8 @@ def profile_report(
 
 def profile_cluster(cluster: ClusterReport, executable: bytes, arguments: Sequence[np.ndarray], machine: Machine) -> ClusterProfile:
     """Time the kernels of one cluster. ``executable``: compiled with ``profile=True``; ``cluster``: its report, from that compilation."""
-    from disc_tf.runtime.executable import DiscError, Executable, LaunchTime, profile
+    from disc_tf.runtime.executable import DiscError, Executable
+    from disc_tf.runtime.recording import LaunchTime, profile
 
     shapes = {}
     runs: list[tuple[float, list[LaunchTime]]] = []

@@ -1,13 +1,14 @@
 """The grammar of a code image: exactly what `disc_tf.codegen.elf.link` writes, and nothing that a loader acts on besides.
 
-An image that passes has three segments (read-only data, code, the dynamic table; none writable and executable), one exported function, no
-relocation, no undefined symbol, no other library, no initialiser, no thread-local data, and the build id of its content. What the machine
+An image that passes has three segments (read-only data, code, the dynamic table; none writable and executable), one exported function, names
+of the others, no relocation, no undefined symbol, no other library, no initialiser, no thread-local data, and the build id of its content. What the machine
 code does is another matter: a signature tells where it comes from (docs/service.md).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 
 PAGE = 4096
@@ -21,7 +22,8 @@ _HEADERS = (
 _NOTE_AT = 64 + 56 * len(_HEADERS)
 _NOTE_SIZE, _ID_SIZE = 36, 20
 _HASH, _STRTAB, _SYMTAB, _STRSZ, _SYMENT, _NULL = 4, 5, 6, 10, 11, 0
-_GLOBAL_FUNCTION = 1 << 4 | 2
+_GLOBAL_FUNCTION, _LOCAL_FUNCTION = 1 << 4 | 2, 2
+_NAME = re.compile(rb"[\w.$-]+")
 
 
 class ImageError(ValueError):
@@ -61,23 +63,36 @@ def _symbols(image: bytes, dynamic: tuple[int, int], read: tuple[int, int], code
         raise ImageError("its dynamic table has more or less than six entries")
     table = list(struct.iter_unpack("<QQ", image[at:end]))
     symbol_at = _NOTE_AT + _NOTE_SIZE + -(_NOTE_AT + _NOTE_SIZE) % 8
-    hash_at = symbol_at + 2 * 24
-    string_at = hash_at + 4 * (3 + 2)
-    strings = b"\0" + ENTRY_POINT.encode() + b"\0"
-    want = [(_HASH, hash_at), (_STRTAB, string_at), (_SYMTAB, symbol_at), (_STRSZ, len(strings)), (_SYMENT, 24), (_NULL, 0)]
+    hash_at, strings_size = table[0][1], table[3][1]
+    count, rest = divmod(hash_at - symbol_at, 24)
+    string_at = hash_at + 4 * (3 + count)
+    want = [(_HASH, hash_at), (_STRTAB, string_at), (_SYMTAB, symbol_at), (_STRSZ, strings_size), (_SYMENT, 24), (_NULL, 0)]
     if table != want:
-        raise ImageError(f"its dynamic table has entries other than a symbol table of one function (tags {[t for t, _ in table]})")
-    if string_at + len(strings) > read[1]:
+        raise ImageError(f"its dynamic table has entries other than a symbol table (tags {[t for t, _ in table]})")
+    if rest or count < 2 or string_at + strings_size > read[1]:
         raise ImageError("its symbol table lies outside its read-only data")
-    if image[string_at : string_at + len(strings)] != strings or image[hash_at:string_at] != struct.pack("<5I", 1, 2, 1, 0, 0):
+    if image[hash_at:string_at] != struct.pack(f"<{3 + count}I", 1, count, count - 1, *bytes(count)):
         raise ImageError(f"it exports something other than {ENTRY_POINT}")
     if any(image[_NOTE_AT + _NOTE_SIZE : symbol_at + 24]):
         raise ImageError("its first symbol is not empty")
-    name, info, other, section, value, size = struct.unpack_from("<IBBHQQ", image, symbol_at + 24)
-    if (name, info, other, section) != (1, _GLOBAL_FUNCTION, 0, 1):
-        raise ImageError(f"{ENTRY_POINT} is undefined or no function")
-    if not code[0] <= value < code[1] or size > code[1] - value:
-        raise ImageError(f"{ENTRY_POINT} lies outside the code")
+    strings = image[string_at : string_at + strings_size]
+    names = strings[1:-1].split(b"\0")
+    if not strings or strings[0] or strings[-1] or len(names) != count - 1:
+        raise ImageError("its symbols and their names are not as many")
+    if names[-1] != ENTRY_POINT.encode():
+        raise ImageError(f"it exports something other than {ENTRY_POINT}")
+    name_at = 1
+    for i, name in enumerate(names):
+        last = i == len(names) - 1
+        shown = name.decode("ascii", "replace")
+        if not _NAME.fullmatch(name) or (not last and name == names[-1]):
+            raise ImageError(f"a function is called {shown!r}")
+        offset, info, other, section, value, size = struct.unpack_from("<IBBHQQ", image, symbol_at + 24 * (i + 1))
+        if (offset, info, other, section) != (name_at, _GLOBAL_FUNCTION if last else _LOCAL_FUNCTION, 0, 1):
+            raise ImageError(f"{shown} is undefined or no function")
+        if not code[0] <= value < code[1] or size > code[1] - value:
+            raise ImageError(f"{shown} lies outside the code")
+        name_at += len(name) + 1
 
 
 def _build_id(image: bytes) -> None:

@@ -3,6 +3,7 @@
 * `library_path()`: the native libraries (built on demand in a source checkout).
 * `load`: a stand-alone file as a `Runner`, by the names of its inputs and outputs; runs may be staged (`Job`).
 * `Executable`: runs an artefact on numpy arrays without TensorFlow.
+* `record`: what runs do and when, thread by thread.
 * `pack`, `unpack` and the dataclasses of an artefact: `disc_tf.runtime.artifact`.
 """
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         share_packs,
         trust_file,
     )
+    from disc_tf.runtime.recording import Event, Recording, record
     from disc_tf.runtime.runner import Job, Runner, Tensor, load
 
 #: not imported here: a process that only serves optimised graphs needs none of it
@@ -36,6 +38,7 @@ _WHERE = {
         *("DiscError", "Executable", "Run", "counters", "num_threads"),
         *("packs_directory", "packs_problem", "set_num_threads", "set_trust", "share_packs", "trust_file"),
     ),
+    "recording": ("Event", "Recording", "record"),
     "runner": ("Job", "Runner", "Tensor", "load"),
 }
 
@@ -44,8 +47,10 @@ __all__ = [
     "ArtifactError",
     "BuildError",
     "DiscError",
+    "Event",
     "Executable",
     "Job",
+    "Recording",
     "Run",
     "Runner",
     "Tensor",
@@ -56,6 +61,7 @@ __all__ = [
     "pack",
     "packs_directory",
     "packs_problem",
+    "record",
     "set_num_threads",
     "set_trust",
     "share_packs",

@@ -39,6 +39,25 @@ class RunOptions(ctypes.Structure):
     ]
 
 
+class Event(ctypes.Structure):
+    """disc_event."""
+
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_int32),
+        ("thread", c_int32),
+        ("reserved", c_int32),
+        ("run", c_int64),
+        ("executable", c_char_p),
+        ("name", c_char_p),
+        ("begin_ns", c_int64),
+        ("end_ns", c_int64),
+        ("processor_ns", c_int64),
+        ("first", c_int64),
+        ("second", c_int64),
+    ]
+
+
 _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_load": (c_void_p, [c_char_p, c_size_t]),
     "disc_load_file": (c_void_p, [c_char_p]),
@@ -64,8 +83,9 @@ _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_trust_file": (c_char_p, []),
     "disc_counter": (c_int64, [c_char_p]),
     "disc_trim": (None, []),
-    "disc_profile": (None, [c_int32]),
-    "disc_profile_launch": (c_int64, [c_int64, POINTER(c_char_p), POINTER(c_int64), POINTER(c_int64)]),
+    "disc_profile": (c_int32, [c_int32]),
+    "disc_profile_event": (c_int64, [c_int64, POINTER(Event)]),
+    "disc_profile_dropped": (c_int64, []),
     "disc_last_error_code": (c_int32, []),
     "disc_last_error": (c_char_p, []),
     "disc_last_error_node": (c_char_p, []),

@@ -6,13 +6,12 @@ say) or of uint16 with the bits; a bf16 result has ml_dtypes' dtype if the progr
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -49,15 +48,15 @@ class DiscError(RuntimeError):
         self.code, self.message, self.node = code, message, node
 
 
-def _last_error() -> DiscError:
+def last_error() -> DiscError:
     lib = _capi.library()
-    message, node = lib.disc_last_error().decode(errors="replace"), lib.disc_last_error_node().decode(errors="replace")
+    message, node = lib.disclast_error().decode(errors="replace"), lib.disc_last_error_node().decode(errors="replace")
     return DiscError(lib.disc_last_error_code(), message, node)
 
 
 def _check(code: int) -> None:
     if code != 0:
-        raise _last_error()
+        raise last_error()
 
 
 def _path(path: str | os.PathLike[str] | None) -> bytes | None:
@@ -121,34 +120,6 @@ def counters() -> dict[str, int]:
 def trim() -> None:
     """Gives arena memory that no run uses back to the system."""
     _capi.library().disc_trim()
-
-
-@dataclass(frozen=True)
-class LaunchTime:
-    """One kernel launch of a profile: its symbol, tasks and nanoseconds (processor time if one thread ran it, else wall clock)."""
-
-    kernel: str
-    tasks: int
-    ns: int
-
-
-@contextlib.contextmanager
-def profile() -> Iterator[list[LaunchTime]]:
-    """Record every kernel launch of the process inside the ``with``; the list is filled at its end, in order of completion.
-
-    Complete and with names only for executables compiled with ``compile_module(..., profile=True)``: others call
-    small kernels without the runtime and do not export their symbols.
-    """
-    lib, out = _capi.library(), []
-    lib.disc_profile(1)
-    try:
-        yield out
-    finally:
-        lib.disc_profile(0)
-        name, tasks, ns = ctypes.c_char_p(), ctypes.c_int64(), ctypes.c_int64()
-        for i in range(lib.disc_profile_launch(-1, name, tasks, ns)):
-            lib.disc_profile_launch(i, name, tasks, ns)
-            out.append(LaunchTime((name.value or b"").decode(), tasks.value, ns.value))
 
 
 def numpy_dtype(dtype: str) -> np.dtype:
@@ -325,7 +296,7 @@ class Executable:
         """Loads artefact bytes. DiscError: corrupt, no code for this machine, code may not be loaded here."""
         handle = _capi.library().disc_load(data, len(data))
         if not handle:
-            raise _last_error()
+            raise last_error()
         return cls(handle, unpack(data))
 
     @classmethod
@@ -333,7 +304,7 @@ class Executable:
         """Maps and loads a stand-alone file. DiscError as `from_bytes`, and if the file cannot be opened."""
         handle = _capi.library().disc_load_file(_path(path))
         if not handle:
-            raise _last_error()
+            raise last_error()
         return cls(handle, read_file(path))
 
     @classmethod
@@ -466,7 +437,7 @@ class Run:
             finally:
                 executable._leave()
             if not self._handle:
-                raise _last_error()
+                raise last_error()
         except BaseException:
             del _states[self._key]
             raise

@@ -15,7 +15,7 @@ from disc_tf.insight.roofline import WORKING_SETS, Machine, measure
 from disc_tf.optimizer import optimize_graph_def
 from disc_tf.report import ClusterReport, KernelReport, MemoryReport
 from disc_tf.runtime.cpu import native_target
-from disc_tf.runtime.executable import LaunchTime
+from disc_tf.runtime.recording import LaunchTime
 from disc_tf.testing.inputs import specs_from_graph
 from tests.frontend.graphs import G
 

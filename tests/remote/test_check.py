@@ -81,6 +81,17 @@ def with_dynamic(image: bytes, *entries: tuple[int, int], instead: int | None = 
 
 
 SYMBOL_AT = NOTE_AT + 40
+
+
+def entry_at(image: bytes) -> int:
+    """Where the symbol of the entry point is: the last, behind those of functions that are not exported."""
+    return SYMBOL_AT + 24 * (count_of(image) - 1)
+
+
+def count_of(image: bytes) -> int:
+    return (struct.unpack_from("<Q", image, header(image, 3)[2] + 8)[0] - SYMBOL_AT) // 24
+
+
 HOSTILE_IMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no elf": (lambda i: b"#!/bin/sh\n" + i, "header"),
     "cut off": (lambda i: i[:300], "cut off"),
@@ -107,13 +118,22 @@ HOSTILE_IMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "relocations": (lambda i: with_dynamic(i, (7, 0), (8, 24), (9, 24)), "six entries"),
     "text relocations": (lambda i: with_dynamic(i, (22, 0)), "six entries"),
     "a run path": (lambda i: with_dynamic(i, (29, 1)), "six entries"),
-    "an undefined symbol": (lambda i: patched(i, SYMBOL_AT + 24 + 6, b"\0\0"), "undefined"),
-    "an indirect function": (lambda i: patched(i, SYMBOL_AT + 24 + 4, bytes([1 << 4 | 10])), "no function"),
-    "a symbol outside": (lambda i: patched(i, SYMBOL_AT + 24 + 8, struct.pack("<Q", 0)), "outside the code"),
-    "a symbol too long": (lambda i: patched(i, SYMBOL_AT + 24 + 16, struct.pack("<Q", 1 << 62)), "outside the code"),
+    "an undefined symbol": (lambda i: patched(i, entry_at(i) + 6, b"\0\0"), "undefined"),
+    "an indirect function": (lambda i: patched(i, entry_at(i) + 4, bytes([1 << 4 | 10])), "no function"),
+    "a symbol outside": (lambda i: patched(i, entry_at(i) + 8, struct.pack("<Q", 0)), "outside the code"),
+    "a symbol too long": (lambda i: patched(i, entry_at(i) + 16, struct.pack("<Q", 1 << 62)), "outside the code"),
+    "a local undefined": (lambda i: patched(i, SYMBOL_AT + 24 + 6, b"\0\0"), "undefined"),
+    "a second export": (lambda i: patched(i, SYMBOL_AT + 24 + 4, bytes([1 << 4 | 2])), "no function"),
+    "a local of data": (lambda i: patched(i, SYMBOL_AT + 24 + 8, struct.pack("<Q", 64)), "outside the code"),
+    "another's name": (lambda i: patched(i, SYMBOL_AT + 24, i[entry_at(i) : entry_at(i) + 4]), "no function"),
+    "the name of a terminal": (lambda i: patched(i, entry_at(i) + 24 + 4 * (3 + count_of(i)) + 1, b"\x1b"), "is called"),
+    "fewer symbols": (lambda i: with_dynamic(i, (4, SYMBOL_AT + 24), instead=0), ""),
+    "no symbols": (lambda i: with_dynamic(i, (4, 0), instead=0), ""),
+    "a short table of names": (lambda i: with_dynamic(i, (10, 0), instead=3), "not as many"),
+    "names without end": (lambda i: with_dynamic(i, (10, 1 << 60), instead=3), "outside its read-only"),
     "a first symbol": (lambda i: patched(i, SYMBOL_AT, b"\1"), "first symbol"),
     "another export": (lambda i: sealed(i.replace(ENTRY_POINT.encode(), b"x" * len(ENTRY_POINT))), "exports"),
-    "a wild hash table": (lambda i: patched(i, SYMBOL_AT + 48, struct.pack("<I", 1 << 31)), "exports"),
+    "a wild hash table": (lambda i: patched(i, entry_at(i) + 24, struct.pack("<I", 1 << 31)), "exports"),
     "no build id": (lambda i: patched(i, NOTE_AT, b"\0"), "build id"),
     "other content": (lambda i: i[: header(i, 1)[2]] + b"\xcc" + i[header(i, 1)[2] + 1 :], "build id"),
 }
@@ -129,13 +149,18 @@ def test_hostile_images(compiled: bytes, name: str) -> None:
 def test_every_byte_that_a_loader_reads_is_checked(compiled: bytes) -> None:
     """Each byte of the headers, tables and strings, changed in each of several ways, with the build id made to fit."""
     image = image_of(compiled)
-    dynamic = header(image, 3)[2]
-    strings_end = SYMBOL_AT + 48 + 20 + len(ENTRY_POINT) + 2
-    #: the entry point's place and size may be others as long as they lie in the code
-    free = set(range(SYMBOL_AT + 24 + 8, SYMBOL_AT + 24 + 24)) | set(range(NOTE_AT + 16, NOTE_AT + 36))
+    dynamic, count = header(image, 3)[2], count_of(image)
+    hash_at = SYMBOL_AT + 24 * count
+    strings_at = hash_at + 4 * (3 + count)
+    symbols = [*range(SYMBOL_AT + 24, hash_at, 24)]
+    strings = {*range(strings_at, strings_at + struct.unpack_from("<Q", image, dynamic + 16 * 3 + 8)[0])}
+    #: functions may be other parts of the code, and those that are not exported may have other names
+    free = {at for s in symbols for at in range(s + 8, s + 24)} | {*range(NOTE_AT + 16, NOTE_AT + 36)} | {at for at in strings if image[at]}
     code = (header(image, 1)[2], header(image, 1)[2] + header(image, 1)[5])
-    for at in [*range(strings_end), *range(dynamic, len(image))]:
-        for value in {0, 1, 7, 0xFF, image[at] ^ 1, image[at] ^ 0x80} - {image[at]}:
+    few = {*range(SYMBOL_AT), *symbols[:2], *range(symbols[0], symbols[2]), *range(symbols[-1], hash_at + 32), dynamic}
+    for at in [*range(max(strings) + 1), *range(dynamic, len(image))]:
+        some = {0, 1, 7, 0xFF, image[at] ^ 1, image[at] ^ 0x80} if at in few or at >= dynamic else {0, image[at] ^ 1}
+        for value in some - {image[at]}:
             changed = patched(image, at, bytes([value]))
             if at not in free:
                 with pytest.raises(ImageError):
@@ -145,8 +170,9 @@ def test_every_byte_that_a_loader_reads_is_checked(compiled: bytes) -> None:
                 check_image(changed, 1 << 20)
             except ImageError:
                 continue
-            place, size = struct.unpack_from("<QQ", changed, SYMBOL_AT + 32)
-            assert code[0] <= place and place + size <= code[1]
+            for symbol in symbols:
+                place, size = struct.unpack_from("<QQ", changed, symbol + 8)
+                assert code[0] <= place and place + size <= code[1]
 
 
 # ---- results ----

@@ -9,7 +9,8 @@ from disc_tf.compiler import compile_module
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Module
 from disc_tf.ir.types import DType, TensorType
-from disc_tf.runtime.executable import Executable, profile
+from disc_tf.runtime.executable import Executable
+from disc_tf.runtime.recording import profile
 
 N, K = 40, 24
 

@@ -126,13 +126,37 @@ DISC_EXPORT int64_t disc_counter(const char* name);
 /* Gives arena memory that is not in use back to the system. */
 DISC_EXPORT void disc_trim(void);
 
-/* Profiling of the whole process. on: forget what was recorded and record every kernel launch from now on; off: stop. A launch on one
- * thread is timed by its processor time, others by the wall clock.
- * disc_profile_launch gives launch `index` (0 <= index < count) and always returns the count. Names are known for code that exports its
- * kernels and makes every launch through parallel_for, as the compiler's `profile` option does; else they are "". They live until
- * the next start. */
-DISC_EXPORT void disc_profile(int32_t on);
-DISC_EXPORT int64_t disc_profile_launch(int64_t index, const char** name, int64_t* tasks, int64_t* nanoseconds);
+/* What runs of the process do, and when. level 1: launches of kernels; 2: all events; 0: stop; -1: stop and forget. A start forgets what was
+ * recorded before; runs under way at a start are not recorded. Code that the compiler's `profile` option made launches every kernel
+ * through the runtime; other code calls small ones itself, and they are part of the segment's time. RESOURCE_EXHAUSTED: no memory. */
+DISC_EXPORT int32_t disc_profile(int32_t level);
+enum {
+  DISC_EVENT_RUN = 1, /* segments that were ready; first: those that still wait */
+  DISC_EVENT_SEGMENT, /* first: its index */
+  DISC_EVENT_KERNEL,  /* a launch. name: symbol, "" for a part of a library function; first: tasks, second: threads that it may use */
+  DISC_EVENT_CHUNK,   /* what one thread does of a launch on several. name: the kernel's; [first, second): the tasks */
+  DISC_EVENT_LIBRARY, /* name: the function */
+  DISC_EVENT_ARENA,   /* memory for intermediate results. first: slot, second: bytes */
+  DISC_EVENT_PREPARE, /* a packed constant is looked for. first: its index; second: 1 if it was made or read from a file, 0 if it was there */
+  DISC_EVENT_OUTPUT,  /* the host makes memory for a result. name: the result; first: its index */
+  DISC_EVENT_SEND     /* the host takes a result. name: the result; first: its index */
+};
+typedef struct {
+  uint32_t struct_size;
+  int32_t kind;           /* DISC_EVENT_*; 0: it is being written */
+  int32_t thread;         /* the operating system's number */
+  int32_t reserved;
+  int64_t run;            /* numbered in the process */
+  const char* executable; /* the artefact's name */
+  const char* name;
+  int64_t begin_ns, end_ns; /* CLOCK_MONOTONIC */
+  int64_t processor_ns;     /* of a launch that one thread ran: its processor time; else 0 */
+  int64_t first, second;
+} disc_event;
+/* Gives event `index` (0 <= index < count), in order of completion, and always returns the count. Names live until the next start. */
+DISC_EXPORT int64_t disc_profile_event(int64_t index, disc_event* out);
+/* Events for which there was no room (2^20 are kept). */
+DISC_EXPORT int64_t disc_profile_dropped(void);
 
 DISC_EXPORT int32_t disc_last_error_code(void);
 DISC_EXPORT const char* disc_last_error(void);

@@ -93,7 +93,7 @@ Status find_query(const ElfImage& e, const Dynamic& d, uint8_t* base, void** que
   const size_t want = sizeof(DISC_QUERY_SYMBOL);
   for (uint32_t i = 1; i < count; ++i) {
     const auto s = load<Elf64_Sym>(symbols + i * sizeof(Elf64_Sym));
-    if (s.st_shndx == SHN_UNDEF || s.st_name >= d.strings_size || d.strings_size - s.st_name < want) continue;
+    if (s.st_shndx == SHN_UNDEF || ELF64_ST_BIND(s.st_info) == STB_LOCAL || s.st_name >= d.strings_size || d.strings_size - s.st_name < want) continue;
     if (std::memcmp(strings + s.st_name, DISC_QUERY_SYMBOL, want) != 0) continue;
     const bool code = std::any_of(e.segments.begin(), e.segments.end(), [&](const ElfSegment& g) {
       return g.execute && s.st_value >= g.address && s.st_value - g.address < g.file_size;
@@ -164,6 +164,34 @@ Status map_elf(const ElfImage& image, uint8_t** base, void** query) {
   }
   *base = at;
   return Status();
+}
+
+ElfSymbols find_symbols(const ElfImage& image) {
+  Dynamic d;
+  ElfSymbols found;
+  if (!read_dynamic(image, &d).ok()) return found;
+  const uint8_t* hash = d.hash ? at_address(image, d.hash, 8) : nullptr;
+  if (!hash) return found;
+  const uint32_t count = load<uint32_t>(hash + 4);
+  // What was loaded is known to be the image only where nobody can write to it.
+  auto read_only = [&](uint64_t address, uint64_t size) {
+    return std::any_of(image.segments.begin(), image.segments.end(), [&](const ElfSegment& s) {
+      return !s.write && address >= s.address && address - s.address <= s.file_size && size <= s.file_size - (address - s.address);
+    });
+  };
+  if (!read_only(d.symbols, uint64_t{count} * sizeof(Elf64_Sym)) || !read_only(d.strings, d.strings_size)) return found;
+  return {d.symbols, d.strings, d.strings_size, count};
+}
+
+bool function_at(const ElfSymbols& table, const uint8_t* base, uint64_t span, uint32_t index, ElfFunction* out) {
+  if (index >= table.count) return false;
+  const auto s = load<Elf64_Sym>(base + table.symbols + uint64_t{index} * sizeof(Elf64_Sym));
+  if (ELF64_ST_TYPE(s.st_info) != STT_FUNC || s.st_shndx == SHN_UNDEF || s.st_name >= table.strings_size) return false;
+  if (s.st_value >= span || s.st_size > span - s.st_value) return false;
+  const auto* name = reinterpret_cast<const char*>(base + table.strings + s.st_name);
+  if (*name == 0 || !std::memchr(name, 0, table.strings_size - s.st_name)) return false;
+  *out = {base + s.st_value, s.st_size, name};
+  return true;
 }
 
 void unmap_elf(const ElfImage& image, uint8_t* base) { munmap(base, image.span); }

@@ -31,6 +31,22 @@ Status parse_elf(const uint8_t* data, size_t size, ElfImage* out);
 Status map_elf(const ElfImage& image, uint8_t** base, void** query);
 void unmap_elf(const ElfImage& image, uint8_t* base);
 
+// Where the names of functions are in a loaded image, as addresses in it; count 0: nowhere.
+struct ElfSymbols {
+  uint64_t symbols = 0, strings = 0, strings_size = 0;
+  uint32_t count = 0;
+};
+ElfSymbols find_symbols(const ElfImage& image);
+
+// A function of a loaded image. `name` lives as long as the image is loaded.
+struct ElfFunction {
+  const uint8_t* code;
+  uint64_t size;
+  const char* name;
+};
+// Function `index` of a table in the image at `base`; false if this symbol is none.
+bool function_at(const ElfSymbols& table, const uint8_t* base, uint64_t span, uint32_t index, ElfFunction* out);
+
 // True if the read-only segments at `base` are those of the image: that the library we got is the one we asked for.
 bool same_code(const ElfImage& image, const uint8_t* base);
 

@@ -24,6 +24,7 @@ class Executable {
   const disc_executable& code() const { return code_; }
   const std::string& isa() const { return isa_; }
   const char* loader() const { return image_->loader(); }
+  const Image& image() const { return *image_; }
   const std::string& identity() const { return identity_; }
 
   // Packed constants of this executable, of each entry the latest few contents. `key` identifies them, see PreparedCache.

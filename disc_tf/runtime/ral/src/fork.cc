@@ -8,6 +8,7 @@
 #include "memory.h"
 #include "packs.h"
 #include "prepared.h"
+#include "profile.h"
 #include "thread_pool.h"
 
 namespace disc {
@@ -20,9 +21,11 @@ void before() {
   Packs::get().lock_for_fork();
   ThreadPool::before_fork();
   MemoryPool::get().lock_for_fork();
+  lock_profile_for_fork();
 }
 
 void in_parent() {
+  unlock_profile_after_fork(false);
   MemoryPool::get().unlock_after_fork();
   ThreadPool::after_fork_in_parent();
   Packs::get().unlock_after_fork();
@@ -31,6 +34,7 @@ void in_parent() {
 }
 
 void in_child() {
+  unlock_profile_after_fork(true);
   MemoryPool::get().unlock_after_fork();
   ThreadPool::after_fork_in_child();
   Packs::get().unlock_after_fork();

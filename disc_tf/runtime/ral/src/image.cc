@@ -37,7 +37,7 @@ std::string unique_fd_path(int fd) {
   return path + "/" + std::to_string(fd);
 }
 
-Status open_library(const ElfImage& elf, const std::string& path, void** handle, void** query) {
+Status open_library(const ElfImage& elf, const std::string& path, void** handle, const uint8_t** base, void** query) {
   *handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!*handle) {
     const char* why = dlerror();
@@ -53,18 +53,20 @@ Status open_library(const ElfImage& elf, const std::string& path, void** handle,
   if (!status.ok()) {
     dlclose(*handle);
     *handle = nullptr;
+  } else {
+    *base = static_cast<const uint8_t*>(info.dli_fbase);
   }
   return status;
 }
 
-Status open_memfd(const ElfImage& elf, void** handle, void** query) {
+Status open_memfd(const ElfImage& elf, void** handle, const uint8_t** base, void** query) {
   // MFD_EXEC says that code is meant to run (Linux 6.3 and later ask); older kernels refuse the flag.
   int raw = static_cast<int>(syscall(SYS_memfd_create, "disc_tf", MFD_CLOEXEC | MFD_EXEC));
   if (raw < 0 && errno == EINVAL) raw = static_cast<int>(syscall(SYS_memfd_create, "disc_tf", MFD_CLOEXEC));
   if (raw < 0) return Status(kFailedPrecondition, errno_text("memfd_create"));
   const Fd fd(raw);
   if (!write_all(fd.get(), elf.data, elf.size)) return Status(kResourceExhausted, errno_text("write to memfd"));
-  return open_library(elf, unique_fd_path(fd.get()), handle, query);
+  return open_library(elf, unique_fd_path(fd.get()), handle, base, query);
 }
 
 // The directory, made if need be; only ours, and closed to all others, or other users could put code there.
@@ -84,7 +86,7 @@ Status private_dir(std::string* dir) {
   return Status();
 }
 
-Status open_file(const ElfImage& elf, void** handle, void** query) {
+Status open_file(const ElfImage& elf, void** handle, const uint8_t** base, void** query) {
   std::string dir;
   if (Status s = private_dir(&dir); !s.ok()) return s;
   const std::string path = dir + "/image-" + std::to_string(getpid()) + "-" + std::to_string(next_serial()) + ".so";
@@ -95,7 +97,7 @@ Status open_file(const ElfImage& elf, void** handle, void** query) {
     if (fd.get() < 0) return Status(kFailedPrecondition, errno_text(path));
     if (!write_all(fd.get(), elf.data, elf.size)) status = Status(kResourceExhausted, errno_text("write to " + path));
   }
-  if (status.ok()) status = open_library(elf, path, handle, query);
+  if (status.ok()) status = open_library(elf, path, handle, base, query);
   unlink(path.c_str());  // the mapping keeps the file
   return status;
 }
@@ -121,19 +123,37 @@ Status Image::load(const uint8_t* data, size_t size, Loader way, std::unique_ptr
     else
       reasons += std::string(reasons.empty() ? "" : "; ") + name + ": " + s.message, query = nullptr;
   };
-  attempt(Loader::kMemfd, "memfd", [&] { return open_memfd(elf, &image->handle_, &query); });
-  attempt(Loader::kFile, "file", [&] { return open_file(elf, &image->handle_, &query); });
+  attempt(Loader::kMemfd, "memfd", [&] { return open_memfd(elf, &image->handle_, &image->base_, &query); });
+  attempt(Loader::kFile, "file", [&] { return open_file(elf, &image->handle_, &image->base_, &query); });
   attempt(Loader::kMmap, "mmap", [&] {
     Status s = map_elf(elf, &image->map_, &query);
     image->map_size_ = elf.span;
+    image->base_ = image->map_;
     return s;
   });
   if (!query)
     return Status(kFailedPrecondition, "the system does not let this process load code (" + reasons +
                                            "); set DISC_TF_CACHE_DIR to a directory on a file system without noexec");
   image->query_ = reinterpret_cast<disc_executable_query_fn>(query);
+  image->span_ = elf.span;
+  image->symbols_ = find_symbols(elf);
   *out = std::move(image);
   return Status();
+}
+
+std::vector<ElfFunction> Image::functions() const {
+  std::vector<ElfFunction> found;
+  ElfFunction f{};
+  for (uint32_t i = 0; i < symbols_.count; ++i)
+    if (function_at(symbols_, base_, span_, i, &f)) found.push_back(f);
+  return found;
+}
+
+const char* Image::name_of(const void* code) const {
+  ElfFunction f{};
+  for (uint32_t i = 0; i < symbols_.count; ++i)
+    if (function_at(symbols_, base_, span_, i, &f) && f.code == code) return f.name;
+  return "";
 }
 
 }  // namespace disc

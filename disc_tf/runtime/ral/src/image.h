@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "disc_ral_abi.h"
+#include "elf_image.h"
 #include "settings.h"
 #include "status.h"
 
@@ -25,10 +27,19 @@ class Image {
   disc_executable_query_fn query() const { return query_; }
   const char* loader() const { return loader_; }
 
+  // The functions that it names, in no order. Names live as long as the image.
+  std::vector<ElfFunction> functions() const;
+  // The name of the function at `code`, "" if it has none.
+  const char* name_of(const void* code) const;
+  const uint8_t* base() const { return base_; }
+
  private:
   Image() = default;
   disc_executable_query_fn query_ = nullptr;
   const char* loader_ = "";
+  const uint8_t* base_ = nullptr;  // address 0 of the image, however it was loaded
+  uint64_t span_ = 0;
+  ElfSymbols symbols_;
   void* handle_ = nullptr;   // dlopen
   uint8_t* map_ = nullptr;   // our own mapping
   size_t map_size_ = 0;

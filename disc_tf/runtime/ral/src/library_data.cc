@@ -320,7 +320,7 @@ int32_t library_nonzero(disc_context* context, void* const* args, const int64_t*
   if (total > 0) {
     const int64_t chunks = (total - 1) / kChunk + 1;
     const disc_kernel_args a{args, s, context->error_cell()};
-    if (const int32_t status = context->parallel_for(count_chunks, &a, chunks, 1, 0)) return status;
+    if (const int32_t status = context->launch(count_chunks, &a, chunks, 1, 0)) return status;
     auto* starts = static_cast<int64_t*>(args[3]);
     for (int64_t c = 0; c < chunks; ++c) {
       const int64_t here = starts[c];
@@ -328,7 +328,7 @@ int32_t library_nonzero(disc_context* context, void* const* args, const int64_t*
       count += here;
     }
     starts[chunks] = count;
-    if (const int32_t status = context->parallel_for(list_chunks, &a, chunks, 1, 0)) return status;
+    if (const int32_t status = context->launch(list_chunks, &a, chunks, 1, 0)) return status;
   }
   std::memcpy(args[2], &count, sizeof(count));
   return 0;
@@ -386,7 +386,7 @@ int32_t library_search(disc_context* context, void* const* args, const int64_t* 
   if (dtype_size(static_cast<int32_t>(s[kSearchDtype])) == 0) return context->fail_internally(kInternal, "search: unknown dtype");
   if (s[kSearchLines] <= 0 || s[kSearchValues] <= 0) return 0;
   const disc_kernel_args a{args, s, context->error_cell()};
-  return context->parallel_for(search_any, &a, s[kSearchLines] * s[kSearchValues], 512, 0);
+  return context->launch(search_any, &a, s[kSearchLines] * s[kSearchValues], 512, 0);
 }
 
 }  // namespace disc

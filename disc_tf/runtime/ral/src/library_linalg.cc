@@ -171,7 +171,7 @@ int32_t launch(disc_context* context, disc_kernel_fn f32, disc_kernel_fn f64, vo
   if (scratch > 1e15) return context->fail_internally(kResourceExhausted, "linear algebra: matrices are too large");
   const disc_kernel_args a{args, s, context->error_cell()};
   const auto grain = static_cast<int64_t>(std::max(1.0, 65536.0 / std::max(1.0, work)));
-  return context->parallel_for(wide ? f64 : f32, &a, s[kBatch], grain, static_cast<int64_t>(scratch) * (wide ? 8 : 4));
+  return context->launch(wide ? f64 : f32, &a, s[kBatch], grain, static_cast<int64_t>(scratch) * (wide ? 8 : 4));
 }
 
 double cube(const int64_t* s) { return static_cast<double>(s[kN]) * static_cast<double>(s[kN]) * static_cast<double>(s[kN]); }

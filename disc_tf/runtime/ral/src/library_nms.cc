@@ -213,11 +213,11 @@ int32_t library_combined_nms(disc_context* context, void* const* args, const int
   const disc_kernel_args a{args, s, context->error_cell()};
   if (n > 0 && classes > 0 && s[kShared] > 0) {
     const int64_t scratch = n * static_cast<int64_t>(sizeof(Scored)) + per * static_cast<int64_t>(sizeof(Box));
-    if (const int32_t status = context->parallel_for(suppress_classes, &a, s[kBatch] * classes, 1, scratch)) return status;
+    if (const int32_t status = context->launch(suppress_classes, &a, s[kBatch] * classes, 1, scratch)) return status;
   } else {
     std::fill_n(static_cast<int64_t*>(args[8]), s[kBatch] * classes, int64_t{0});
   }
-  return context->parallel_for(merge_classes, &a, s[kBatch], 1, std::max<int64_t>(12, classes * per * 12));
+  return context->launch(merge_classes, &a, s[kBatch], 1, std::max<int64_t>(12, classes * per * 12));
 }
 
 // nms: args boxes [n, 4] or overlaps [n, n], scores [n], overlap threshold, score threshold, sigma (scalars; 0 for hard suppression), indices

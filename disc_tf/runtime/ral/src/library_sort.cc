@@ -117,7 +117,7 @@ int32_t launch(disc_context* context, disc_kernel_fn fn, void* const* args, cons
   int64_t scratch = 0;
   if (__builtin_mul_overflow(length, static_cast<int64_t>(sizeof(Item)), &scratch))
     return context->fail_internally(kResourceExhausted, "sort: lines of " + std::to_string(length) + " elements are too long");
-  return context->parallel_for(fn, &a, lines, grain(length), scratch);
+  return context->launch(fn, &a, lines, grain(length), scratch);
 }
 
 }  // namespace

@@ -1,62 +1,125 @@
 #include "profile.h"
 
-#include <dlfcn.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <mutex>
-#include <string>
 #include <vector>
 
-#include "disc_ral.h"
+#include "executable.h"
+#include "status.h"
 
 namespace disc {
 
-std::atomic<bool> g_profiling{false};
+std::atomic<int> g_profile_level{kProfileOff};
 
 namespace {
 
-struct Launch {
-  const void* code;
-  std::string name;
-  int64_t tasks, nanoseconds;
+// What more is recorded in one go is dropped, and counted.
+constexpr int64_t kCapacity = int64_t{1} << 20;
+
+struct Slot {
+  std::atomic<uint32_t> ready;
+  disc_event event;
 };
 
+// Mapped at the first start and kept: a run under way may write to it at any time. Pages that were not written take no memory.
+std::atomic<Slot*> g_slots{nullptr};
+std::atomic<int64_t> g_next{0};
+// Starts, stops and what is held; never around a record.
 std::mutex g_mutex;
-std::vector<Launch>* g_launches = nullptr;
+std::vector<std::shared_ptr<Executable>>* g_held = nullptr;
 
-}  // namespace
-
-int64_t profile_clock(bool alone) {
+int64_t clock_ns(clockid_t clock) {
   timespec t{};
-  clock_gettime(alone ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return int64_t{1000000000} * t.tv_sec + t.tv_nsec;
 }
 
-void profile_record(const void* code, int64_t tasks, int64_t nanoseconds) {
-  Dl_info info{};
-  const bool named = dladdr(const_cast<void*>(code), &info) != 0 && info.dli_sname && info.dli_saddr == code;
+int32_t this_thread() {
+  thread_local const auto id = static_cast<int32_t>(syscall(SYS_gettid));
+  return id;
+}
+
+// Events that were recorded or are being written.
+int64_t count() { return g_slots.load(std::memory_order_acquire) ? std::min(g_next.load(std::memory_order_acquire), kCapacity) : 0; }
+
+void forget() {
+  std::vector<std::shared_ptr<Executable>> dropped;
+  {
+    const std::lock_guard<std::mutex> lock(g_mutex);
+    if (!g_held) g_held = new std::vector<std::shared_ptr<Executable>>;
+    dropped.swap(*g_held);
+    Slot* slots = g_slots.load(std::memory_order_relaxed);
+    if (slots) {
+      madvise(slots, sizeof(Slot) * kCapacity, MADV_DONTNEED);  // zeros from now on
+      g_next.store(0, std::memory_order_release);
+    }
+  }
+  // images go here, outside of the lock
+}
+
+bool provide_slots() {
   const std::lock_guard<std::mutex> lock(g_mutex);
-  if (g_launches) g_launches->push_back({code, named ? info.dli_sname : "", tasks, nanoseconds});
+  if (g_slots.load(std::memory_order_relaxed)) return true;
+  void* p = mmap(nullptr, sizeof(Slot) * kCapacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return false;
+  g_slots.store(static_cast<Slot*>(p), std::memory_order_release);
+  return true;
+}
+
+}  // namespace
+
+int64_t wall_clock() { return clock_ns(CLOCK_MONOTONIC); }
+int64_t processor_clock() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
+
+void profile_record(const disc_event& event) {
+  Slot* slots = g_slots.load(std::memory_order_acquire);
+  if (!slots) return;
+  const int64_t i = g_next.fetch_add(1, std::memory_order_relaxed);
+  if (i >= kCapacity) return;
+  slots[i].event = event;
+  slots[i].event.thread = this_thread();
+  slots[i].ready.store(1, std::memory_order_release);
+}
+
+void profile_hold(const std::shared_ptr<Executable>& executable) {
+  const std::lock_guard<std::mutex> lock(g_mutex);
+  if (g_held && std::find(g_held->begin(), g_held->end(), executable) == g_held->end()) g_held->push_back(executable);
+}
+
+void lock_profile_for_fork() { g_mutex.lock(); }
+void unlock_profile_after_fork(bool child) {
+  if (child) g_profile_level.store(kProfileOff, std::memory_order_relaxed);  // its parent reads what it records
+  g_mutex.unlock();
 }
 
 }  // namespace disc
 
-void disc_profile(int32_t on) {
-  {
-    const std::lock_guard<std::mutex> lock(disc::g_mutex);
-    if (!disc::g_launches) disc::g_launches = new std::vector<disc::Launch>;
-    if (on) disc::g_launches->clear();
-  }
-  disc::g_profiling.store(on != 0, std::memory_order_relaxed);
+int32_t disc_profile(int32_t level) {
+  disc::g_profile_level.store(disc::kProfileOff, std::memory_order_relaxed);
+  if (level == 0) return 0;
+  if (level > 0 && !disc::provide_slots())
+    return disc::set_last_error(disc::Status(disc::kResourceExhausted, "no memory for a profile"));
+  disc::forget();
+  if (level > 0) disc::g_profile_level.store(std::min<int>(level, disc::kProfileAll), std::memory_order_relaxed);
+  return 0;
 }
 
-int64_t disc_profile_launch(int64_t index, const char** name, int64_t* tasks, int64_t* nanoseconds) {
-  const std::lock_guard<std::mutex> lock(disc::g_mutex);
-  const int64_t count = disc::g_launches ? static_cast<int64_t>(disc::g_launches->size()) : 0;
-  if (index < 0 || index >= count) return count;
-  const disc::Launch& launch = (*disc::g_launches)[static_cast<size_t>(index)];
-  *name = launch.name.c_str();
-  *tasks = launch.tasks;
-  *nanoseconds = launch.nanoseconds;
+int64_t disc_profile_event(int64_t index, disc_event* out) {
+  const int64_t count = disc::count();
+  if (index < 0 || index >= count || !out) return count;
+  const disc::Slot& slot = disc::g_slots.load(std::memory_order_acquire)[index];
+  disc_event event{};
+  if (slot.ready.load(std::memory_order_acquire)) event = slot.event;  // else it is being written: of kind 0
+  const auto size = std::min<size_t>(out->struct_size, sizeof(event));
+  event.struct_size = out->struct_size;
+  std::memcpy(out, &event, size);
   return count;
 }
+
+int64_t disc_profile_dropped(void) { return std::max<int64_t>(0, disc::g_next.load(std::memory_order_acquire) - disc::kCapacity); }

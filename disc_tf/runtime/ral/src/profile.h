@@ -1,17 +1,57 @@
-// Times of kernel launches, for tools that look for the slow ones. Off (one relaxed load per launch) unless asked for.
+// Times of what runs do, for tools that look for the slow parts. A run that begins while recording is on calls the RAL through a table of its
+// own (`profiled_api_table`); all others have nothing of this on their path but one load for the run.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+
+#include "disc_ral.h"
 
 namespace disc {
 
-extern std::atomic<bool> g_profiling;
-inline bool profiling() { return g_profiling.load(std::memory_order_relaxed); }
+class Executable;
 
-// Nanoseconds on the clock for a launch: the thread's processor time if it runs `alone`, else the wall clock.
-int64_t profile_clock(bool alone);
-// Notes one launch: its code, its tasks and how long it took.
-void profile_record(const void* code, int64_t tasks, int64_t nanoseconds);
+enum ProfileLevel : int { kProfileOff = 0, kProfileLaunches = 1, kProfileAll = 2 };
+
+extern std::atomic<int> g_profile_level;
+inline int profile_level() { return g_profile_level.load(std::memory_order_relaxed); }
+
+// Nanoseconds of CLOCK_MONOTONIC; of the calling thread's processor time.
+int64_t wall_clock();
+int64_t processor_clock();
+
+// Notes one event; `thread` is filled in. Its texts must live as long as an executable that is held. Takes no lock.
+void profile_record(const disc_event& event);
+// Keeps an executable, and so the names of its code, until the next start.
+void profile_hold(const std::shared_ptr<Executable>& executable);
+
+// The table for runs that are recorded.
+const disc_api* profiled_api_table();
+
+void lock_profile_for_fork();
+void unlock_profile_after_fork(bool child);
+
+// An event from here to the end of the block, if `on`.
+class Recorded {
+ public:
+  Recorded(bool on, int32_t kind, int64_t run, const char* executable, const char* name, int64_t first = 0, int64_t second = 0) : on_(on) {
+    if (!on) return;
+    event_ = {sizeof(disc_event), kind, 0, 0, run, executable, name, wall_clock(), 0, 0, first, second};
+  }
+  ~Recorded() {
+    if (!on_) return;
+    event_.end_ns = wall_clock();
+    profile_record(event_);
+  }
+  Recorded(const Recorded&) = delete;
+  Recorded& operator=(const Recorded&) = delete;
+  void set_first(int64_t value) { event_.first = value; }
+  void set_second(int64_t value) { event_.second = value; }
+
+ private:
+  bool on_;
+  disc_event event_{};
+};
 
 }  // namespace disc

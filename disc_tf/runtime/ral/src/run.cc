@@ -47,7 +47,7 @@ bool tensor_bytes(int64_t rank, const int64_t* dims, int64_t element, int64_t* b
 // A place for tensors without elements, so that null always means failure.
 alignas(64) char g_nothing[64];
 
-void launch(const disc::ThreadPool::Work& work) {
+void spread(const disc::ThreadPool::Work& work) {
   disc::ThreadPool& pool = disc::ThreadPool::get();
   const int width = pool.width(work);
   if (width <= 1) {
@@ -101,7 +101,7 @@ int64_t launch_counter() { return g_launches.load(std::memory_order_relaxed); }
 }  // namespace disc
 
 disc_context::disc_context(std::shared_ptr<disc::Executable> executable, const disc_run_options* options, std::shared_ptr<const disc::Bound> bound)
-    : executable_(std::move(executable)), bound_(std::move(bound)), options_(copy_options(options)) {
+    : executable_(std::move(executable)), bound_(std::move(bound)), options_(copy_options(options)), api_(disc::api_table()) {
   disc::install_fork_handlers();
   if (bound_) {
     own_inputs_ = bound_->values;
@@ -113,12 +113,12 @@ disc_context::disc_context(std::shared_ptr<disc::Executable> executable, const d
   outputs_.resize(artifact().results.size());
   segment_done_.resize(artifact().segments.size());
   prepared_.resize(artifact().prepared.size());
-  g_runs.fetch_add(1, std::memory_order_relaxed);
+  number_ = g_runs.fetch_add(1, std::memory_order_relaxed);
 }
 
 disc_context::disc_context(disc_context* parent, int32_t building, PreparedData* target)
-    : executable_(parent->executable_), bound_(parent->bound_), options_(parent->options_), inputs_(parent->inputs_), present_(parent->present_),
-      parent_(parent), building_(building), target_(target) {
+    : executable_(parent->executable_), bound_(parent->bound_), options_(parent->options_), api_(parent->api_), number_(parent->number_),
+      inputs_(parent->inputs_), present_(parent->present_), parent_(parent), building_(building), target_(target) {
   prepared_.resize(artifact().prepared.size());
 }
 
@@ -164,6 +164,11 @@ bool disc_context::ready(size_t segment) const {
 const Status& disc_context::advance(int32_t* remaining) {
   const disc::FloatMode mode;
   const disc::ThreadPool::ActiveRun active;
+  const bool recorded = disc::profile_level() != disc::kProfileOff, all = disc::profile_level() == disc::kProfileAll;
+  api_ = recorded ? disc::profiled_api_table() : disc::api_table();
+  if (recorded) disc::profile_hold(executable_);
+  const char* name = artifact().name.c_str();
+  disc::Recorded whole(all, DISC_EVENT_RUN, number_, name, name);
   int32_t waiting = 0;
   for (size_t i = 0; i < segment_done_.size() && !failed(); ++i) {  // dependences come first in the table: one pass is enough
     if (segment_done_[i]) continue;
@@ -171,7 +176,11 @@ const Status& disc_context::advance(int32_t* remaining) {
       ++waiting;
       continue;
     }
-    const int32_t rc = executable_->code().segment(this, disc::api_table(), static_cast<int32_t>(i));
+    int32_t rc = 0;
+    {
+      const disc::Recorded segment(all, DISC_EVENT_SEGMENT, number_, name, name, static_cast<int64_t>(i));
+      rc = executable_->code().segment(this, api_, static_cast<int32_t>(i));
+    }
     check_error_cell();
     segment_done_[i] = 1;
     if (rc != 0 && !failed())
@@ -180,6 +189,7 @@ const Status& disc_context::advance(int32_t* remaining) {
     for (uint32_t o : artifact().segments[i].outputs)
       if (outputs_[o] != Output::kSent) fail_internally(Code::kInternal, "segment " + std::to_string(i) + " did not send result " + std::to_string(o));
   }
+  whole.set_first(waiting);
   if (remaining) *remaining = waiting;
   return status_;
 }
@@ -333,14 +343,7 @@ int32_t disc_context::parallel_for(disc_kernel_fn fn, const disc_kernel_args* ar
   work.scratch_bytes = scratch_bytes;
   work.max_threads = options_.max_threads;
   work.scratch = scratch_.data ? scratch_.data : g_nothing;
-  if (disc::profiling()) {
-    const bool alone = disc::ThreadPool::get().width(work) <= 1;
-    const int64_t start = disc::profile_clock(alone);
-    launch(work);
-    disc::profile_record(reinterpret_cast<const void*>(fn), tasks, disc::profile_clock(alone) - start);
-  } else {
-    launch(work);
-  }
+  spread(work);
   return check_error_cell();
 }
 
@@ -377,6 +380,7 @@ std::string disc_context::prepared_key(int32_t index, bool* by_buffer) const {
 }
 
 Status disc_context::build(int32_t index, bool by_buffer, PreparedData* data) {
+  ++builds_;
   if (by_buffer && options_.retain_input && options_.release_input) {
     for (uint32_t i : artifact().prepared[index].args) {
       if (!artifact().args[i].digest.empty()) continue;
@@ -386,7 +390,7 @@ Status disc_context::build(int32_t index, bool by_buffer, PreparedData* data) {
     }
   }
   disc_context child(this, index, data);
-  const int32_t rc = executable_->code().prepare(&child, disc::api_table(), index);
+  const int32_t rc = executable_->code().prepare(&child, api_, index);
   child.check_error_cell();
   if (child.failed()) return child.status_;
   if (rc != 0) return Status(rc >= 1 && rc <= 16 ? rc : Code::kInternal, "prepare of entry " + std::to_string(index) + " failed");
@@ -413,6 +417,7 @@ uint64_t disc_context::sources_hash(int32_t index) const {
 }
 
 Status disc_context::find_or_share(int32_t index, PreparedData* data) {
+  ++builds_;
   disc::Packs& packs = disc::Packs::get();
   if (packs.directory().empty()) return build(index, false, data);
   const disc::PreparedSpec& spec = artifact().prepared[index];

@@ -43,7 +43,19 @@ struct disc_context {
   void* prepare_alloc(int32_t index, int64_t bytes);
   int64_t* error_cell() { return &error_cell_; }
 
-  // For the RAL's own code: records a failure that is no check; gives its code.
+  // --- for the RAL's own code
+  // `parallel_for` as this run's executable sees it.
+  int32_t launch(disc_kernel_fn fn, const disc_kernel_args* args, int64_t tasks, int64_t grain, int64_t scratch_bytes) {
+    return api_->parallel_for(this, fn, args, tasks, grain, scratch_bytes);
+  }
+  const disc::Executable& executable() const { return *executable_; }
+  int64_t number() const { return number_; }
+  int max_threads() const { return options_.max_threads; }
+  bool has_prepared(int32_t index) const { return index >= 0 && static_cast<size_t>(index) < prepared_.size() && prepared_[index]; }
+  // Packed constants that were made or read for this run.
+  int64_t builds() const { return builds_; }
+
+  // Records a failure that is no check; gives its code.
   int32_t fail_internally(int32_t code, const std::string& message, const std::string& node = {});
 
  private:
@@ -67,6 +79,9 @@ struct disc_context {
   std::shared_ptr<disc::Executable> executable_;
   std::shared_ptr<const disc::Bound> bound_;
   disc_run_options options_{};
+  const disc_api* api_;  // what its code calls
+  int64_t number_;
+  int64_t builds_ = 0;
   disc::Status status_;
   int64_t failed_check_ = DISC_NO_ERROR;  // of the check that status_ tells of
   alignas(64) int64_t error_cell_ = DISC_NO_ERROR;
