@@ -1,8 +1,8 @@
 """The grammar of a code image: exactly what `disc_tf.codegen.elf.link` writes, and nothing that a loader acts on besides.
 
-An image that passes has three segments (read-only data, code, the dynamic table; none writable and executable), one exported function, names
-of the others, no relocation, no undefined symbol, no other library, no initialiser, no thread-local data, and the build id of its content. What the machine
-code does is another matter: a signature tells where it comes from (docs/service.md).
+An image that passes has three segments (read-only data, code, the dynamic table; none writable and executable), one exported function,
+names of the others, no relocation, no undefined symbol, no other library, no initialiser, no thread-local data, and the build id of its
+content. What the machine code does is another matter: a signature tells where it comes from (docs/service.md).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class DiscError(RuntimeError):
 
 def last_error() -> DiscError:
     lib = _capi.library()
-    message, node = lib.disclast_error().decode(errors="replace"), lib.disc_last_error_node().decode(errors="replace")
+    message, node = lib.disc_last_error().decode(errors="replace"), lib.disc_last_error_node().decode(errors="replace")
     return DiscError(lib.disc_last_error_code(), message, node)
 
 

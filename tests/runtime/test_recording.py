@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -74,7 +75,7 @@ def test_threads_and_their_parts(code: bytes) -> None:
         parts = [e for e in _of(found.events, "chunk") if _inside(e, launch) and e.name == launch.name]
         tasks = sorted((e.first, e.second) for e in parts)
         assert tasks[0][0] == 0 and tasks[-1][1] == launch.first
-        assert all(a[1] == b[0] for a, b in zip(tasks, tasks[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(tasks))
     threads = {e.thread for e in _of(found.events, "chunk")}
     assert len(threads) == 2 and sum(found.threads.get(t, "").startswith("disc_tf/") for t in threads) == 1
 
@@ -115,7 +116,7 @@ def test_other_runs_are_not_recorded(code: bytes) -> None:
 
 def test_library_functions_and_code_without_names() -> None:
     """The toy is no code of the compiler's; what it calls is known all the same."""
-    w, x, n = np.ones(3, np.float32), np.ones((4, 3), np.float32), np.int64(2)
+    w, x, n = np.ones(3, np.float32), np.ones((4, 3), np.float32), np.array(2, np.int64)
     with Executable.from_artifact(toy.artifact()) as executable, record() as found:
         executable.run([w, x, n])
     assert _of(found.events, "run") and {e.name for e in _of(found.events, "output")} == {"y", "filled"}

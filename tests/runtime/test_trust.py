@@ -30,7 +30,7 @@ from disc_tf.runtime.artifact import (
     unpack,
 )
 from disc_tf.runtime.artifact_file import write_file
-from disc_tf.runtime.executable import _last_error
+from disc_tf.runtime.executable import last_error
 from tests.runtime import toy
 from tests.runtime.signed import Keys, trusting
 from tests.runtime.test_artifact import resealed
@@ -58,7 +58,7 @@ def refusal(artifact: Artifact | bytes) -> str:
     data, lib = artifact if isinstance(artifact, bytes) else pack(artifact), _capi.library()
     handle = lib.disc_load(data, len(data))
     if not handle:
-        return str(_last_error())
+        return str(last_error())
     lib.disc_close(handle)
     return ""
 
