@@ -273,6 +273,19 @@ uint32_t crc32(const uint8_t* data, size_t size, uint32_t crc) {
   return ~crc;
 }
 
+std::map<std::string, std::vector<std::string>> read_kernel_nodes(const uint8_t* data, size_t size) {
+  std::map<std::string, std::vector<std::string>> found;
+  if (!data) return found;
+  Reader section(data, size);
+  section.records([&](Reader& r) {
+    const std::string kernel = r.text();
+    std::vector<std::string> nodes;
+    r.list(4, [&] { nodes.push_back(r.text()); });
+    if (!r.failed()) found[kernel] = std::move(nodes);
+  });
+  return found;
+}
+
 Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
   *out = Artifact();
   if (size < kHeaderSize || std::memcmp(data, "DISCTF\0\1", 8) != 0)
@@ -312,7 +325,10 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
     } else if (tag == "SIGN") {
       if (++signatures > 1) return corrupt("more than one signature");
       DISC_RETURN_IF_ERROR(read_signature(Reader(data + offset, length), out));
-    } else if (tag != "KMAP" && (flags & kFlagRequired)) {
+    } else if (tag == "KMAP") {
+      out->kernel_nodes = data + offset;
+      out->kernel_nodes_size = length;
+    } else if (flags & kFlagRequired) {
       return Status(kUnimplemented, "artefact: section " + tag + " is required but not known to this library");
     }
   }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -64,11 +65,16 @@ struct Artifact {
   std::vector<PreparedSpec> prepared;
   std::vector<TargetCode> targets;
   std::vector<ConstantSpec> constants;
+  const uint8_t* kernel_nodes = nullptr;  // the section KMAP, for read_kernel_nodes; points into the bytes that were parsed
+  size_t kernel_nodes_size = 0;
   std::string statement, signature;  // of a service, empty if there is none; checked by trust.h, where a policy is set
 };
 
 // Bytes of one element, 0 for a code that is not a dtype.
 int32_t dtype_size(int32_t dtype);
+
+// Kernel -> the original nodes that it computes, as far as the section is well-formed.
+std::map<std::string, std::vector<std::string>> read_kernel_nodes(const uint8_t* data, size_t size);
 
 Status parse_artifact(const uint8_t* data, size_t size, Artifact* out);
 

@@ -5,6 +5,7 @@
 
 #include "cpu.h"
 #include "fork.h"
+#include "perf_names.h"
 #include "settings.h"
 #include "trust.h"
 
@@ -76,7 +77,13 @@ Status Executable::load(const uint8_t* data, size_t size, std::shared_ptr<Execut
     if (Status s = check_trust(artifact, policy, &checked); !s.ok()) return named(artifact, s);
     proved.assign(checked.begin(), checked.end());
   }
-  const Loader way = disc::loader();
+  const PerfSetting& perf = environment().perf;
+  Loader way = disc::loader();
+  if (perf.form != PerfForm::kNone) {
+    if (way != Loader::kAuto && way != Loader::kMmap)
+      return Status(kInvalidArgument, "DISC_TF_PERF names code in anonymous memory only: leave the loader (DISC_TF_LOADER) at auto, or choose mmap");
+    way = Loader::kMmap;
+  }
   // The digest in the header is the file's own word: under a policy only code that was checked is the same code.
   const std::string identity = std::string(artifact.digest.begin(), artifact.digest.end()) + code.isa + std::to_string(static_cast<int>(way)) + proved;
 
@@ -95,6 +102,9 @@ Status Executable::load(const uint8_t* data, size_t size, std::shared_ptr<Execut
     registry.by_identity.erase(identity);
     return named(artifact, status);
   }
+  if (perf.form != PerfForm::kNone)
+    write_perf_names(perf, artifact.name, read_kernel_nodes(artifact.kernel_nodes, artifact.kernel_nodes_size), *fresh->image_);
+  artifact.kernel_nodes = nullptr;  // it points into the caller's bytes
   fresh->isa_ = code.isa;
   fresh->identity_ = identity;
   artifact.targets.clear();  // they point into the caller's bytes

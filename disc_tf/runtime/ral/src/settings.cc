@@ -45,6 +45,7 @@ Settings* read() {
   if (s->cache_dir.empty() && !get("HOME").empty()) s->cache_dir = get("HOME") + "/.cache/disc_tf";
   if (Status st = absolute_path(get("DISC_TF_PACKS"), &s->packs); !st.ok()) s->error = Status(st.code, "DISC_TF_PACKS: " + st.message);
   if (Status st = absolute_path(get("DISC_TF_TRUST"), &s->trust); !st.ok()) s->error = Status(st.code, "DISC_TF_TRUST: " + st.message);
+  if (Status st = parse_perf(get("DISC_TF_PERF"), &s->perf); !st.ok()) s->error = Status(st.code, "DISC_TF_PERF: " + st.message);
   if (const std::string text = get("DISC_TF_PACKS_LIMIT_MB"); !text.empty()) {
     char* end = nullptr;
     const long long n = std::strtoll(text.c_str(), &end, 10);
@@ -77,6 +78,22 @@ Status parse_loader(const std::string& text, Loader* loader) {
       return Status();
     }
   return Status(kInvalidArgument, "unknown loader '" + text + "'; expected auto, memfd, file or mmap");
+}
+
+Status parse_perf(const std::string& text, PerfSetting* perf) {
+  *perf = PerfSetting();
+  if (text.empty()) return Status();
+  if (text == "map") {
+    perf->form = PerfForm::kMap;
+    return Status();
+  }
+  static const std::string kDump = "jitdump";
+  if (text.compare(0, kDump.size(), kDump) == 0 && (text.size() == kDump.size() || text[kDump.size()] == ':')) {
+    perf->form = PerfForm::kDump;
+    const std::string directory = text.size() > kDump.size() + 1 ? text.substr(kDump.size() + 1) : ".";
+    return absolute_path(directory, &perf->directory);
+  }
+  return Status(kInvalidArgument, "unknown form '" + text + "'; expected map, jitdump or jitdump:DIRECTORY");
 }
 
 Status absolute_path(const std::string& path, std::string* out) {
