@@ -17,9 +17,7 @@ from disc_tf.codegen.host_scalar import HostScalars
 from disc_tf.codegen.kernel import Kernel
 from disc_tf.codegen.launch_frame import LaunchFrame
 from disc_tf.codegen.llvm import I1, I32, I64, NULL, PTR, VOID, FnBuilder, V
-
-#: parts that a kernel of the loops may be cut into at most: with more of them, threads share the kernels, not the loops
-_MOST_CHUNKS = 8
+from disc_tf.costs import BESIDE_CHUNKS
 
 
 def emit_beside(e: BodyEmitter, index: int, first: RegionLaunch, second: RegionLaunch) -> None:
@@ -38,7 +36,7 @@ def emit_beside(e: BodyEmitter, index: int, first: RegionLaunch, second: RegionL
     small = b.const(1, I1)
     scratch = b.i64(0)
     for k in kernels:
-        small = b.and_(small, b.icmp("sle", e.dims.i64(k.tasks), b.mul(e.dims.i64(k.grain), _MOST_CHUNKS)))
+        small = b.and_(small, b.icmp("sle", e.dims.i64(k.tasks), b.mul(e.dims.i64(k.grain), BESIDE_CHUNKS)))
         scratch = b.smax(scratch, e.dims.i64(k.scratch))
     side = _side(e, pair, kernels)
     e.beside.append(side.b)

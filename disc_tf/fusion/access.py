@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from disc_tf.costs import is_dear
 from disc_tf.fusion.outline import REGION_OPS, outline_regions
 from disc_tf.fusion.views import VIEW_OPS, ZERO, Axis, View, apply_op, iota, of_value
 from disc_tf.ir.core import Function, Op, Value, reduce_kind
@@ -15,11 +16,8 @@ from disc_tf.passes.rewriter import ELEMENTWISE, base_name, splat_of, words
 
 #: ops that pick or place elements by computed positions; a loop kernel evaluates them per element
 INDEX_OPS = words("concatenate pad gather dynamic_slice dynamic_update_slice reverse iota")
-#: expensive to compute again
-EXPENSIVE = words(
-    "exponential exponential_minus_one log log_plus_one sqrt rsqrt cbrt sine cosine tan tanh logistic divide remainder power "
-    "atan2 erf erfc asin acos atan sinh cosh asinh acosh atanh lgamma digamma gather"
-)
+#: dearer to compute again than to load
+EXPENSIVE = frozenset(filter(is_dear, ELEMENTWISE | {"gather"}))
 
 
 def is_splat_constant(op: Op) -> bool:

@@ -23,16 +23,15 @@ from disc_tf.codegen.cpu.row_stage import RowStage
 from disc_tf.codegen.cpu.tiles import acc_dtype, acc_ty, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I64, Ty, V, vec
+from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.fusion.views import View
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmax, dmin
+from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmin
 from disc_tf.ir.types import DType
 
 #: query rows of a task, about: enough to pay for packing K and V, few enough for tasks at batch 1
 _ROWS = 144
-#: multiply-adds that a chunk of tasks should have (about 10 us)
-_CHUNK_WORK = 1 << 20
 
 
 @emitter("attention")
@@ -208,10 +207,10 @@ class _Attention:
         return frame.kernel(self.fusion.name, self.batch * ceildiv(self.m, rows_each), self._grain(rows_each))
 
     def _grain(self, rows: int) -> Dim:
-        """Tasks that make up `_CHUNK_WORK` multiply-adds; packing counts as four rows."""
+        """Tasks that make up a chunk, of multiply-adds; packing counts as four rows."""
         try:
             work = (dmin(self.m, rows) + 4) * self.n * (self.d + self.dv)
-            return dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1)
+            return grain(work, mac_ps(self.ctx.target.name, self.score_ty.bytes), PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
 

@@ -26,9 +26,10 @@ from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, mer
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I1, PTR, V, const, vec
+from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
-from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmax, dmin, product
+from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmin, product
 from disc_tf.ir.types import DType
 
 #: lines of a task
@@ -39,8 +40,6 @@ _PIXELS = 72
 _COLUMN_BYTES = 384
 #: features up to which they are summed one at a time
 _FEW = 2
-#: multiply-adds that a chunk of tasks should have: about 10 us, what waking a thread costs
-_CHUNK_WORK = 1 << 20
 
 
 @emitter("conv")
@@ -213,8 +212,8 @@ class _Conv:
     def _grain(self) -> Dim:
         try:
             window = self.taps * self.line.window * self.channels
-            work = dmax(dmin(self.line.out, self.block_pixels) * _LINES * window * dmin(self.features, self.block_columns), 1)
-            return dmax(Dim.of(_CHUNK_WORK) // work, 1)
+            work = dmin(self.line.out, self.block_pixels) * _LINES * window * dmin(self.features, self.block_columns)
+            return grain(work, mac_ps(self.target.name, self.ty.bytes), PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
 

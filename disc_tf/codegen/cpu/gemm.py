@@ -27,6 +27,7 @@ from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of,
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I1, I8, V, const, vec
+from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.core import Value
@@ -41,8 +42,6 @@ _FEW_BLOCKS = 6
 _ROWS = 144
 #: rows from which on an unpacked right operand is worth packing
 _PACK_ROWS = 24
-#: multiply-adds that a chunk of tasks should have: about 10 us, what waking a thread costs
-_CHUNK_WORK = 1 << 20
 
 
 @emitter("gemm")
@@ -214,10 +213,10 @@ class _Gemm:
         return frame.kernel(self.fusion.name, tasks, self._grain())
 
     def _grain(self) -> Dim:
-        """Tasks that make up `_CHUNK_WORK`: multiply-adds, and the reading of B (all the work there is for one row)."""
+        """Of multiply-adds, and the reading of B (all the work there is for one row), which counts as eight rows."""
         try:
             work = (dmin(self.m, self.block_rows) + 8) * self.k * dmin(self.n, self.block_columns)
-            return dmax(Dim.of(_CHUNK_WORK) // dmax(work, 1), 1)
+            return grain(work, mac_ps(self.target.name, self.ty.bytes), PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
 

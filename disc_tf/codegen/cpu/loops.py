@@ -18,13 +18,13 @@ from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.index import Index
 from disc_tf.codegen.kernel import Variant
 from disc_tf.codegen.llvm import I64, V, const
+from disc_tf.costs import grain, point_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op, Value
-from disc_tf.ir.dims import Dim, ceildiv, dmax, dmin, product
+from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmin, product
 from disc_tf.ir.types import DType, TensorType
 
 BLOCK = 8192  # elements of a task
-GRAIN = 32768  # elements that are worth a thread
 
 #: ops whose cost hides loop overhead: no unrolling for these
 _HEAVY = {
@@ -39,6 +39,32 @@ def lanes_for(ctx: EmitContext, values: Sequence[Value]) -> int:
     sizes = {lanes.reg_elem(v.dtype).bytes for v in values if isinstance(v.type, TensorType) and v.rank
              and v.dtype is not DType.BOOL}
     return ctx.target.width(8 if sizes == {8} else 4)
+
+
+def fusion_ps(fusion: Fusion, ctx: EmitContext, space: Sequence[Dim], ops: Sequence[Op] | None = None) -> float:
+    """Picoseconds for a point of ``space`` (`costs.point_ps`). ops: those computed at each point; without, all of the fusion (beside a
+    concatenation those that have an element for each point: of the parts, a point is in one)."""
+    every = _Points(space)
+    if ops is None:
+        parts = any(op.name == "concatenate" for op in fusion.ops)
+        ops = [op for op in fusion.ops if not parts or every.has(op.result)]
+    moved = sum(v.dtype.bytes for v in (*fusion.inputs, *fusion.outputs) if every.has(v))
+    return point_ps(ctx.target.name, ops, moved)
+
+
+class _Points:
+    """Which values have an element for each point of a space."""
+
+    def __init__(self, space: Sequence[Dim]) -> None:
+        self._dims, self._total = tuple(space), product(space)
+
+    def has(self, v: Value) -> bool:
+        if not isinstance(v.type, TensorType):
+            return False
+        try:
+            return v.dims == self._dims or product(v.dims) == self._total
+        except DimTooComplex:
+            return False
 
 
 def unroll_for(ops: Sequence[Op]) -> int:
@@ -153,8 +179,8 @@ def emit_loop(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
     blocks = ceildiv(inner, BLOCK)
     tasks = product(outer_extents) * blocks
     _emit_tasks(e, space, outputs, outer_extents, inner, blocks, linear, unroll_for(fusion.ops))
-    grain = dmax(1, GRAIN // dmax(dmin(inner, BLOCK), 1))
-    return [Variant(None, (frame.finish(tasks=tasks, grain=grain),))]
+    ps = fusion_ps(fusion, ctx, dims)
+    return [Variant(None, (frame.finish(tasks=tasks, grain=grain(dmin(inner, BLOCK), ps)),))]
 
 
 def _emit_tasks(e: Elemental, space: Space, outputs: Sequence[Value], outer_extents: Sequence[Dim], inner: Dim, blocks: Dim,

@@ -7,9 +7,10 @@ from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol
 from disc_tf.codegen.cpu.product_frame import ProductFrame
 from disc_tf.codegen.kernel import Kernel
+from disc_tf.costs import grain, point_ps
 from disc_tf.fusion.views import View
 from disc_tf.ir.core import Value
-from disc_tf.ir.dims import Dim, ceildiv, dmax
+from disc_tf.ir.dims import ceildiv
 
 
 def emit_pack(view: View, out: Value, layout: tuple, ctx: EmitContext) -> Kernel:
@@ -41,6 +42,5 @@ def emit_pack(view: View, out: Value, layout: tuple, ctx: EmitContext) -> Kernel
         ],
     )
     tasks = ceildiv(view.axes[1].extent, nr)
-    return frame.kernel(
-        f"pack_{out.dtype}_{nr}", tasks, dmax(Dim.of(1 << 16) // dmax(view.axes[0].extent * nr, 1), 1)
-    )
+    ps = point_ps(ctx.target.name, (), 2 * elem.bytes)
+    return frame.kernel(f"pack_{out.dtype}_{nr}", tasks, grain(view.axes[0].extent * nr, ps))

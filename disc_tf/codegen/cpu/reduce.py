@@ -17,10 +17,11 @@ from disc_tf.codegen.cpu.elemental import Elemental, Indices
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.index import Index
-from disc_tf.codegen.cpu.loops import GRAIN, Space, lanes_for, place, unravel, walk
+from disc_tf.codegen.cpu.loops import Space, fusion_ps, lanes_for, place, unravel, walk
 from disc_tf.codegen.cpu.monoids import Combiner, known_splat
 from disc_tf.codegen.kernel import Variant
 from disc_tf.codegen.llvm import V
+from disc_tf.costs import grain
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, ceildiv, dmax, product
@@ -49,6 +50,7 @@ class ReduceEmitter:
         values = [v for o in fusion.ops for v in (*o.operands, *o.results)]
         self.e = Elemental(self.frame, lanes_for(ctx, values), producers)
         self.dims = self.xs[0].dims
+        self._ps = fusion_ps(fusion, ctx, self.dims)
         self.reduced = set(op.attrs["dimensions"])
         switches = [k for k in range(1, len(self.dims)) if (k in self.reduced) != (_previous(self.dims, k) in self.reduced)]
         groups = collapse.groups(self.dims, producers, self.xs, ctx.env, keep=switches)
@@ -119,8 +121,7 @@ class ReduceEmitter:
             b.if_else(full, lambda: self._together(chosen, last, lo), lambda: self._one_by_one(chosen, last, lo, hi))
 
         b.loop(frame.begin, frame.end, 1, [], task, "task")
-        grain = dmax(1, GRAIN // (self._work() * block))
-        return frame.finish(product(outer) * blocks, grain)
+        return frame.finish(product(outer) * blocks, grain(self._work() * block, self._ps))
 
     def _together(self, chosen: dict[int, Index], last: int, lo: V) -> None:
         b, w, c = self.b, self.e.width, self.combiner
@@ -186,7 +187,7 @@ class ReduceEmitter:
             e.width = width
 
         b.loop(frame.begin, frame.end, 1, [], task, "task")
-        return frame.finish(product(outer), dmax(1, GRAIN // self._work()))
+        return frame.finish(product(outer), grain(self._work(), self._ps))
 
 
 def _previous(dims: Sequence[Dim], k: int) -> int:
@@ -246,8 +247,7 @@ def emit_stages(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
         e.width = width
 
     b.loop(frame.begin, frame.end, 1, [], row, "row")
-    work = dmax(product(inner_dims), 1)
-    return [Variant(None, (frame.finish(product(outer_dims), dmax(1, GRAIN // work)),))]
+    return [Variant(None, (frame.finish(product(outer_dims), grain(product(inner_dims), fusion_ps(fusion, ctx, dims))),))]
 
 
 def _visit_inner(e: Elemental, space: Space, lead: list[Index], split: int, carried: list[V],

@@ -16,16 +16,17 @@ from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lane_ops, lanes
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.frame import KernelFrame
-from disc_tf.codegen.cpu.loops import GRAIN, lanes_for
+from disc_tf.codegen.cpu.loops import fusion_ps, lanes_for
 from disc_tf.codegen.cpu.monoids import Combiner, known_splat
 from disc_tf.codegen.cpu.points import Points, Row
 from disc_tf.codegen.cpu.row_plan import Pass, RowPlan, plan_rows
 from disc_tf.codegen.kernel import Guard, Kernel, Variant
 from disc_tf.codegen.llvm import I8, I64, FnBuilder, Ty, V, const, vec
+from disc_tf.costs import grain
 from disc_tf.fusion.types import Fusion, GatherRead, Region
 from disc_tf.fusion.views import View
 from disc_tf.ir.core import Op, Value
-from disc_tf.ir.dims import Dim, ceildiv, dmax, product
+from disc_tf.ir.dims import Dim, ceildiv, product
 from disc_tf.ir.types import DType
 
 FEW_ROWS = 4  # at most so many rows of ...
@@ -88,7 +89,9 @@ class RowsEmitter:
             size = self.row_length * lanes.reg_elem(v.dtype).bytes + self.width * 8
             self.scratch = self.scratch + ceildiv(size, 64) * 64
         b.loop(frame.begin, frame.end, 1, [], lambda r, _: self._row(r), "row")
-        return frame.finish(self.rows, dmax(1, GRAIN // dmax(self.row_length, 1)), self.scratch)
+        full = [op for op in self.region.ops if op.name == "reduce" or self.region.level.get(op.result) != "row"]
+        ps = fusion_ps(self.fusion, self.ctx, self.region.space, full)
+        return frame.finish(self.rows, grain(self.row_length, ps), self.scratch)
 
     # -- one row --------------------------------------------------------------------------------------------------
 

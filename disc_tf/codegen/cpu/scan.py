@@ -14,13 +14,14 @@ from disc_tf.codegen.cpu import lane_ops, lanes
 from disc_tf.codegen.cpu.elemental import Elemental
 from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.index import Index
-from disc_tf.codegen.cpu.loops import GRAIN, lanes_for, walk
+from disc_tf.codegen.cpu.loops import lanes_for, walk
 from disc_tf.codegen.cpu.monoids import identity
 from disc_tf.codegen.kernel import Kernel
 from disc_tf.codegen.llvm import FnBuilder, V, const
+from disc_tf.costs import grain, plain_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op
-from disc_tf.ir.dims import ceildiv, dmax, product
+from disc_tf.ir.dims import ceildiv, product
 from disc_tf.ir.types import DType
 
 LINES = 64  # neighbouring lines of a task
@@ -76,4 +77,4 @@ def emit_scan(fusion: Fusion, op: Op, ctx: EmitContext) -> list[Kernel]:
         walk(e, lo, hi, 1, [], step)
 
     b.loop(frame.begin, frame.end, 1, [], task, "task")
-    return [frame.finish(outer * blocks, dmax(1, GRAIN // dmax(length * LINES, 1)))]
+    return [frame.finish(outer * blocks, grain(length * LINES, plain_ps(ctx.target.name)))]

@@ -14,13 +14,14 @@ from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.elemental import Elemental
 from disc_tf.codegen.cpu.frame import Buffer, KernelFrame
 from disc_tf.codegen.cpu.index import Index
-from disc_tf.codegen.cpu.loops import BLOCK, GRAIN, lanes_for, walk
+from disc_tf.codegen.cpu.loops import BLOCK, lanes_for, walk
 from disc_tf.codegen.cpu.monoids import run_region
 from disc_tf.codegen.kernel import Kernel, Temp
 from disc_tf.codegen.llvm import I1, V, const, vec
+from disc_tf.costs import grain, plain_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op, Value
-from disc_tf.ir.dims import ceildiv, dmax, product
+from disc_tf.ir.dims import ceildiv, product
 from disc_tf.ir.types import DType
 
 COLUMNS = 256  # elements of the minor dimension in a task
@@ -55,7 +56,7 @@ def emit_copy(symbol: str, x: Value, target: Buffer, ctx: EmitContext) -> Kernel
         walk(e, lo, hi, 4, [], step)
 
     b.loop(frame.begin, frame.end, 1, [], task, "task")
-    return frame.finish(ceildiv(total, BLOCK), dmax(1, GRAIN // BLOCK))
+    return frame.finish(ceildiv(total, BLOCK), grain(BLOCK, plain_ps(ctx.target.name)))
 
 
 
@@ -96,7 +97,7 @@ class _Scatter:
         if self.minor is None:
             return frame.finish(1)
         work = product(self.update_dims[k] for k in axes) * COLUMNS
-        return frame.finish(ceildiv(self.update_dims[self.minor], COLUMNS), dmax(1, GRAIN // dmax(work, 1)))
+        return frame.finish(ceildiv(self.update_dims[self.minor], COLUMNS), grain(work, plain_ps(frame.target.name)))
 
     def _nest(self, axes: Sequence[int], at: dict[int, Index], body: Callable[[dict[int, Index]], None]) -> None:
         """Loops over dims of the updates, outermost first."""

@@ -14,11 +14,12 @@ from disc_tf.codegen.cpu import index as ix
 from disc_tf.codegen.cpu import lane_ops, lanes
 from disc_tf.codegen.cpu.elemental import Elemental
 from disc_tf.codegen.cpu.frame import KernelFrame
-from disc_tf.codegen.cpu.loops import GRAIN, lanes_for
+from disc_tf.codegen.cpu.loops import lanes_for
 from disc_tf.codegen.cpu.monoids import identity
 from disc_tf.codegen.cpu.sorting import dtype_code, targets_of
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp
 from disc_tf.codegen.llvm import V, const
+from disc_tf.costs import SCATTERED, grain, plain_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, ceildiv, dmax, product
@@ -154,7 +155,7 @@ class _Segment:
         segments, rows = self.out.dims[0], self.ids.dims[0]
         # Rows are spread evenly, as far as one can tell: work of a task for the grain.
         work = (1 + rows // dmax(segments, 1)) * (dmax(self.inner, 1) if whole else Dim.of(width))
-        return frame.finish(segments * blocks, dmax(1, GRAIN // 4 // work))
+        return frame.finish(segments * blocks, grain(work, SCATTERED * plain_ps(frame.target.name)))
 
     def _lower_bound(self, s: V, n: V) -> V:
         """The first of the sorted ids that is not below ``s``."""
@@ -244,7 +245,7 @@ class _Segment:
 
         b.loop(frame.begin, frame.end, 1, [], task, "task")
         work = (self.ids.dims[0] + self.out.dims[0]) * SHARED_COLUMNS
-        return frame.finish(blocks, dmax(1, GRAIN // dmax(work, 1)))
+        return frame.finish(blocks, grain(work, plain_ps(frame.target.name)))
 
     def _reload(self, p: V, at: ix.Index) -> V:
         """Elements that this kernel may have stored."""

@@ -12,13 +12,13 @@ from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import index as ix
 from disc_tf.codegen.cpu.elemental import Elemental
 from disc_tf.codegen.cpu.frame import Buffer, KernelFrame
-from disc_tf.codegen.cpu.loops import GRAIN
 from disc_tf.codegen.cpu.monoids import run_region
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp
 from disc_tf.codegen.llvm import I64, V, const
+from disc_tf.costs import grain, plain_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op, Value
-from disc_tf.ir.dims import Dim, dmax, product
+from disc_tf.ir.dims import Dim, product
 from disc_tf.runtime.artifact import DTYPES
 
 
@@ -134,4 +134,4 @@ def _emit_merge_sort(fusion: Fusion, op: Op, targets: Sequence[Buffer], ctx: Emi
             b.loop(0, n, 1, [], put, "put")
 
     b.loop(frame.begin, frame.end, 1, [], line, "line")
-    return frame.finish(outer * inner, dmax(1, GRAIN // dmax(length * 16, 1)), length * 16)
+    return frame.finish(outer * inner, grain(length * 16, plain_ps(ctx.target.name)), length * 16)

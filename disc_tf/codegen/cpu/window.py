@@ -12,13 +12,14 @@ from disc_tf.codegen.cpu import index as ix
 from disc_tf.codegen.cpu.elemental import Elemental, Indices
 from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.index import Index
-from disc_tf.codegen.cpu.loops import BLOCK, GRAIN, lanes_for, unravel, walk
+from disc_tf.codegen.cpu.loops import BLOCK, lanes_for, unravel, walk
 from disc_tf.codegen.cpu.monoids import Combiner, known_splat
 from disc_tf.codegen.kernel import Kernel
 from disc_tf.codegen.llvm import I1, V, const
+from disc_tf.costs import grain, plain_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.ir.core import Op
-from disc_tf.ir.dims import Dim, ceildiv, dmax, dmin, product
+from disc_tf.ir.dims import Dim, ceildiv, dmin, product
 
 
 def emit_reduce_window(fusion: Fusion, op: Op, ctx: EmitContext) -> list[Kernel]:
@@ -59,7 +60,7 @@ class _Window:
         work = 1
         for n in self.op.attrs["window_dimensions"]:
             work *= int(n)
-        return frame.finish(product(outer) * blocks, dmax(1, GRAIN // dmax(dmin(inner, BLOCK) * work, 1)))
+        return frame.finish(product(outer) * blocks, grain(dmin(inner, BLOCK) * work, plain_ps(self.frame.target.name)))
 
     def _result(self, idx: Indices) -> None:
         b, e, c = self.b, self.e, self.combiner
