@@ -152,6 +152,19 @@ class Grouping:
         self.group_of[op] = group
         return True
 
+    def join(self, a: Group, b: Group) -> bool:
+        """Put all of ``b`` into ``a`` unless that makes it too large or non-convex."""
+        if len(a.ops) + len(b.ops) > MAX_OPS:
+            return False
+        if not self.graph.try_merge(self.index[a.anchor], self.index[b.anchor]):
+            return False
+        a.ops |= b.ops
+        for op in b.ops:
+            self.group_of[op] = a
+        b.ops = set()
+        self.groups.remove(b)
+        return True
+
     def absorb(self, group: Group, op: Op) -> bool:
         """Let the op join the group's region if it fits there point by point."""
         region = group.region

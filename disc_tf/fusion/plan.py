@@ -10,15 +10,15 @@ import heapq
 from collections.abc import Sequence
 
 from disc_tf.fusion.access import EXPENSIVE, INDEX_OPS, Access, is_pointwise
-from disc_tf.fusion.conv import conv_group, settle_convolutions
+from disc_tf.fusion.conv import Before, conv_group, join_expansions, settle_convolutions
 from disc_tf.fusion.early import ranks
-from disc_tf.fusion.groups import MAX_OPS, Group, Grouping
+from disc_tf.fusion.groups import Group, Grouping
 from disc_tf.fusion.outline import REGION_OPS, UPDATE
 from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention, settle_dots
 from disc_tf.fusion.region import RegionBuilder
 from disc_tf.fusion.side_by_side import beside
 from disc_tf.fusion.stitch import is_row_reduce, rows_group
-from disc_tf.fusion.types import Fusion, Plan
+from disc_tf.fusion.types import Fusion, Plan, Region
 from disc_tf.fusion.views import VIEW_OPS, View, apply_op
 from disc_tf.ir.core import Function, Op, Value, may_fail
 from disc_tf.ir.dims import Dim
@@ -55,6 +55,7 @@ def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False) -
             gemm_group(grouping, op)
         elif op.name == "convolution" and grouping.is_free(op):
             conv_group(grouping, op)
+    join_expansions(grouping)
     for op in nodes:
         if grouping.is_free(op) and is_row_reduce(op, access):
             rows_group(grouping, op)
@@ -160,7 +161,7 @@ def _loops(grouping: Grouping) -> None:
                     continue
                 same = access.same_count(other.attrs["space"], group.attrs["space"])
                 if same or _wholly_inside(grouping, other, group.ops):
-                    _merge_groups(grouping, group, other)
+                    grouping.join(group, other)
     _join_siblings(grouping)
 
 
@@ -233,19 +234,6 @@ def _wholly_inside(grouping: Grouping, group: Group, ops: set[Op]) -> bool:
     return not any(grouping.needed(o, inside) for o in group.ops)
 
 
-def _merge_groups(grouping: Grouping, a: Group, b: Group) -> bool:
-    if len(a.ops) + len(b.ops) > MAX_OPS:
-        return False
-    if not grouping.graph.try_merge(grouping.index[a.anchor], grouping.index[b.anchor]):
-        return False
-    a.ops |= b.ops
-    for op in b.ops:
-        grouping.group_of[op] = a
-    b.ops = set()
-    grouping.groups.remove(b)
-    return True
-
-
 def _join_siblings(grouping: Grouping) -> None:
     """Loops over equally many elements that read a common value become one kernel with several outputs."""
     last: dict[tuple[Dim | None, Value], Group] = {}
@@ -258,7 +246,7 @@ def _join_siblings(grouping: Grouping) -> None:
         keys = [(count, r) for r in sorted(roots, key=lambda r: r.uid) if r.op is None or r.op in grouping.index]
         for key in keys:
             other = last.get(key)
-            if other is not None and other.ops and other is not group and _merge_groups(grouping, group, other):
+            if other is not None and other.ops and other is not group and grouping.join(group, other):
                 break
         for key in keys:
             last[key] = group
@@ -337,11 +325,21 @@ def _finish_plain(grouping: Grouping, group: Group, fusion: Fusion, nodes: Seque
 
 def _finish_gemm(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
     fusion.attrs.update(group.attrs)
+    before: Before | None = group.attrs.get("before")
+    own = [op for op in nodes if before is None or op not in before.ops]
+    fusion.attrs["region"] = _epilogue(grouping, group, own, fusion.outputs)
+    if before is not None:
+        first = [op for op in nodes if op in before.ops]
+        region = _epilogue(grouping, before.group, first, [before.value])
+        fusion.attrs["before"] = {**before.group.attrs, "region": region, "bands": before.bands}
+
+
+def _epilogue(grouping: Grouping, group: Group, nodes: Sequence[Op], outputs: Sequence[Value]) -> Region:
     assert group.region is not None
     epilogue = [op for op in nodes if op is not group.anchor and op not in grouping.access.material]
-    region = group.region.build(epilogue, fusion.outputs)
+    region = group.region.build(epilogue, outputs)
     assert region is not None, "an epilogue op was accepted that does not resolve"
-    fusion.attrs["region"] = region
+    return region
 
 
 def _finish_attention(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:

@@ -117,6 +117,19 @@ def of_value(v: Value) -> View:
     return row_major(v, v.dims)
 
 
+def merge_axes(axes: Sequence[Axis], env: ShapeEnv) -> list[Axis]:
+    """The fewest axes with the same row-major walk: axes of extent 1 dropped, neighbours that compose joined."""
+    out: list[Axis] = []
+    for a in axes:
+        if env.is_equal(a.extent, ONE) is True:
+            continue
+        if out and env.is_equal(out[-1].stride, a.stride * a.extent) is True:
+            out[-1] = Axis(out[-1].extent * a.extent, a.stride)
+        else:
+            out.append(a)
+    return out
+
+
 def broadcast_stride(a: Axis, extent: Dim, env: ShapeEnv) -> Dim:
     """The stride of an operand axis against a result extent that is equal to it or that it broadcasts to (extent 1)."""
     if a.stride == ZERO or env.is_equal(a.extent, ONE) is True:

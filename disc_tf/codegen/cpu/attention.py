@@ -14,18 +14,18 @@ from collections.abc import Callable
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
+from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
 from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, merge_axes, unravel
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, unravel
 from disc_tf.codegen.cpu.row_stage import RowStage
 from disc_tf.codegen.cpu.tiles import acc_dtype, acc_ty, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I64, Ty, V, vec
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion
-from disc_tf.fusion.views import View
+from disc_tf.fusion.views import View, merge_axes
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmin
 from disc_tf.ir.types import DType
@@ -175,15 +175,11 @@ class _Attention:
                 ],
             )
 
-            def write(i: V, _: list[V]) -> None:
-                line = b.gep(tile, b.mul(i, out_pitch), self.out_ty)
-                index = [*out_lead, *([b.add(first, i)] if out_points.extents[1] else [])]
-                seed = self._seed(line, self.pv.dtype, self.out_ty)
-                emit_points(
-                    out_points, index, out_points.extents[2], b.i64(0), dv, self.pv, seed, self.out_tile.lanes
-                )
+            def sums(i: V, at: V, lanes_: int) -> V:
+                p = b.gep(b.gep(tile, b.mul(i, out_pitch), self.out_ty), at, self.out_ty)
+                return from_accumulator(b, self.pv.dtype, b.load(vec(self.out_ty, lanes_), p))
 
-            b.loop(0, count, 1, [], write, "write")
+            emit_block(out_points, out_lead, first, count, b.i64(0), dv, self.pv, sums, self.out_tile.lanes)
 
         def task(t: V, held: list[V]) -> list[V]:
             batch, block = b.udiv(t, blocks), b.urem(t, blocks)

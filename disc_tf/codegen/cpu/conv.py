@@ -6,7 +6,8 @@ pixels needs nothing beyond the row's ends, else in a copy with the padding's ze
 dilated input); null where the row lies in the padding. Along the last axis, neighbouring positions of the window are one run of
 `window * channels` elements wherever pixels lie side by side. `helpers/conv.py` multiplies; the epilogue runs over the block.
 
-Depthwise convolutions (`depthwise.py`) use the same tasks, tables and epilogue.
+Depthwise convolutions (`depthwise.py`) use the same tables and epilogue, and the same tasks, unless a product before them belongs to the
+kernel (`expand.py`).
 
 A task is a few lines x a block of pixels x a block of features, of fixed sizes: results are the same however tasks are split.
 """
@@ -14,21 +15,24 @@ A task is a few lines x a block of pixels x a block of features, of fixed sizes:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import depthwise, lanes
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
-from disc_tf.codegen.cpu.helpers.conv import conv_symbol
+from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
+from disc_tf.codegen.cpu.expand import Expansion
+from disc_tf.codegen.cpu.helpers.conv import K_WHOLE, conv_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, merge_axes, unravel
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import I1, PTR, V, const, vec
+from disc_tf.codegen.llvm import I1, PTR, Ty, V, const, vec
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
+from disc_tf.fusion.conv import PIXEL_BYTES, is_depthwise
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
-from disc_tf.fusion.views import Axis, View
+from disc_tf.fusion.views import Axis, View, merge_axes
 from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmin, product
 from disc_tf.ir.types import DType
 
@@ -40,6 +44,10 @@ _PIXELS = 72
 _COLUMN_BYTES = 384
 #: features up to which they are summed one at a time
 _FEW = 2
+#: elements of a run under the window, and of the window in all, up to which the runs of a pixel are copied side by side: sums then stay in
+#: registers from the first to the last of them
+_SHORT_RUN = 32
+_SHORT_WINDOW = K_WHOLE
 
 
 @emitter("conv")
@@ -87,6 +95,10 @@ class Block:
     columns: V
 
 
+#: emits a task, given its number and which block of features the task before had; gives its own
+Task = Callable[[V, list[V]], list[V]]
+
+
 class _Conv:
     """Emits one fusion."""
 
@@ -116,9 +128,7 @@ class _Conv:
         if self.groups > 1 and not features.is_static:
             raise ValueError(f"convolution in {self.groups} groups with {features} features (nodes {', '.join(fusion.nodes[:3])})")
         #: one channel and one feature each: all groups are one block of columns
-        self.depthwise = (
-            self.groups > 1 and self.channels == 1 and features == self.groups and all(k.spread == 1 for k in axes)
-        )
+        self.depthwise = is_depthwise(op)
         self.features = features if self.groups == 1 or self.depthwise else features // self.groups
         self.blocks = 1 if self.depthwise else self.groups
         #: so few features that lanes along them would be idle: lanes lie along the window's runs instead
@@ -137,8 +147,15 @@ class _Conv:
         self.whole_k = self.packed is not None or len(self.k_axes) <= 1
         #: whether positions of the window along the line are one run
         self.merged = self.line.dilation == 1 and self.whole_k
+        #: elements of a run, if the window's runs are copied side by side
+        self.short_run = self._short_run()
         self.frame = ProductFrame(ctx)
         self.b = self.frame.b
+        self.before: Expansion | None = None
+        if "before" in fusion.attrs:  # the data lies in scratch then
+            self.before = Expansion(self, fusion.attrs["before"])
+            self.line = dataclasses.replace(self.line, step=Dim.of(self.block_columns))
+            self.outer = [dataclasses.replace(self.outer[0], step=self.line.extent * self.block_columns)]
 
     def _prepared(self) -> PrepareEntry | None:
         """Prepared panels of constant weights: a matrix, whose groups begin at whole panels."""
@@ -151,10 +168,17 @@ class _Conv:
         layout = ("panel", 1) if self.few else panel_layout(self.target, self.acc)
         return self.ctx.prepared(View(view.source, view.offset, axes), layout)
 
+    def _short_run(self) -> int:
+        if self.depthwise or self.few or not self.merged or not self.channels.is_static or self.taps == 1:
+            return 0
+        run = int(self.channels) * self.line.window
+        return run if run <= _SHORT_RUN and run * self.taps <= _SHORT_WINDOW else 0
+
     @property
     def block_columns(self) -> int:
         """Features of a task."""
-        return max(_COLUMN_BYTES // self.ty.bytes // self.tile.nr, 1) * self.tile.nr
+        size = PIXEL_BYTES if "before" in self.fusion.attrs else _COLUMN_BYTES
+        return max(size // self.ty.bytes // self.tile.nr, 1) * self.tile.nr
 
     @property
     def block_pixels(self) -> int:
@@ -164,55 +188,87 @@ class _Conv:
     # -- code ------------------------------------------------------------------------------------------
 
     def emit(self) -> Kernel:
-        frame, b = self.frame, self.b
-        lines_d = product(axis.out for axis in self.outer)
+        frame = self.frame
+        self.lines = product(axis.out for axis in self.outer)
         self.outs = [frame.dim(axis.out) for axis in self.outer]
-        lines, width = frame.dim(lines_d), frame.dim(self.line.out)
-        self.width = width
-        features = frame.dim(self.features)
+        self.width, self.features_v = frame.dim(self.line.out), frame.dim(self.features)
         self.channels_v = frame.dim(self.channels)
-        images = frame.dim(self.images)
         self._prepare()
         self.points = Points(frame, self.region, (1, len(self.op.attrs["window_strides"]), 1), self.ctx.env)
-        line_blocks = _blocks(self, lines, _LINES)
-        pixel_blocks = _blocks(self, width, self.block_pixels)
-        column_blocks = _blocks(self, features, self.block_columns)
-        each = b.udiv(b.add(width, b.sub(pixel_blocks, 1)), b.smax(pixel_blocks, b.i64(1)))
+        self.pixel_blocks = _blocks(self, self.width, self.block_pixels)
+        self.column_blocks = _blocks(self, self.features_v, self.block_columns)
+        b = self.b
+        self.pixels_each = b.udiv(b.add(self.width, b.sub(self.pixel_blocks, 1)), b.smax(self.pixel_blocks, b.i64(1)))
+        task, places = self._bands() if self.before is not None else self._grid()
+        b.loop(frame.begin, frame.end, 1, [b.i64(-1)], task, "task")
+        tasks = places * self.images * (ceildiv(self.features, self.block_columns) * self.blocks)
+        return frame.kernel(self.fusion.name, tasks, self._grain())
 
-        parts = b.mul(column_blocks, self.blocks)
-        places = b.mul(b.mul(pixel_blocks, line_blocks), images)
+    def _grid(self) -> tuple[Task, Dim]:
+        """Tasks of a few lines x a block of pixels x a block of features; how many there are for an image and a block of features."""
+        frame, b = self.frame, self.b
+        lines, images = frame.dim(self.lines), frame.dim(self.images)
+        line_blocks = _blocks(self, lines, _LINES)
+        parts = b.mul(self.column_blocks, self.blocks)
+        places = b.mul(b.mul(self.pixel_blocks, line_blocks), images)
         by_lines = const(0, I1)
         if self.packed is not None:
-            by_lines = b.icmp("sgt", b.mul(b.mul(width, lines), images), b.mul(features, self.blocks))
+            by_lines = b.icmp("sgt", b.mul(b.mul(self.width, lines), images), b.mul(self.features_v, self.blocks))
         order = grid_order(b, places, parts, by_lines)
 
         def task(t: V, held: list[V]) -> list[V]:
             place, part = order(t)
-            pixel, rest = b.urem(place, pixel_blocks), b.udiv(place, pixel_blocks)
+            pixel, rest = b.urem(place, self.pixel_blocks), b.udiv(place, self.pixel_blocks)
             lead, image = b.urem(rest, line_blocks), b.udiv(rest, line_blocks)
-            group, column = b.udiv(part, column_blocks), b.urem(part, column_blocks)
-            p0, c0 = b.mul(pixel, each), b.mul(column, self.block_columns)
-            block = Block(
-                image, group, p0, b.smax(b.smin(each, b.sub(width, p0)), b.i64(0)),
-                b.add(b.mul(group, features), c0), b.smin(b.i64(self.block_columns), b.sub(features, c0)),
-            )  # fmt: skip
+            block = self._block(image, part, pixel)
             weights = self._weights(block, b.icmp("ne", part, held[0]))
             first = b.mul(lead, _LINES)
             stop = b.smin(b.add(first, _LINES), lines)
             b.loop(first, stop, 1, [], lambda line, _: self._one_line(line, block, weights), "line")
             return [part]
 
-        b.loop(frame.begin, frame.end, 1, [b.i64(-1)], task, "task")
-        tasks = (
-            ceildiv(lines_d, _LINES) * ceildiv(self.line.out, self.block_pixels) * self.images
-            * (ceildiv(self.features, self.block_columns) * self.blocks)
+        return task, ceildiv(self.lines, _LINES) * ceildiv(self.line.out, self.block_pixels)
+
+    def _bands(self) -> tuple[Task, Dim]:
+        """Tasks of a band of lines x a block of features, after the product that they are computed from."""
+        frame, b, before = self.frame, self.b, self.before
+        assert before is not None
+        bands, parts = frame.dim(before.bands.count), self.column_blocks
+
+        def task(t: V, held: list[V]) -> list[V]:
+            part, place = b.urem(t, parts), b.udiv(t, parts)
+            band, image = b.urem(place, bands), b.udiv(place, bands)
+            first, stop, low, high = before.band(band)
+            whole = self._block(image, part, b.i64(0))
+            weights = self._weights(whole, b.icmp("ne", part, held[0]))
+            self.x_base = before.fill(image, low, high, whole.column, whole.columns)
+
+            def line(number: V, _: list[V]) -> None:
+                b.loop(0, self.pixel_blocks, 1, [], lambda pixel, _: self._one_line(number, self._block(image, part, pixel), weights))
+
+            b.loop(first, stop, 1, [], line, "line")
+            return [part]
+
+        return task, before.bands.count
+
+    def _block(self, image: V, part: V, pixel: V) -> Block:
+        """The block of pixels number `pixel` of a line with the block of features number `part`, counted over all groups."""
+        b = self.b
+        group, column = b.udiv(part, self.column_blocks), b.urem(part, self.column_blocks)
+        p0, c0 = b.mul(pixel, self.pixels_each), b.mul(column, self.block_columns)
+        return Block(
+            image, group, p0, b.smax(b.smin(self.pixels_each, b.sub(self.width, p0)), b.i64(0)),
+            b.add(b.mul(group, self.features_v), c0), b.smin(b.i64(self.block_columns), b.sub(self.features_v, c0)),
         )  # fmt: skip
-        return frame.kernel(self.fusion.name, tasks, self._grain())
 
     def _grain(self) -> Dim:
         try:
-            window = self.taps * self.line.window * self.channels
-            work = dmin(self.line.out, self.block_pixels) * _LINES * window * dmin(self.features, self.block_columns)
+            columns = dmin(self.features, self.block_columns)
+            if self.before is not None:
+                points = self.before.bands.lines * self.outer[0].stride * self.line.extent
+                work = points * (self.before.k + self.taps * self.line.window) * columns
+            else:
+                work = dmin(self.line.out, self.block_pixels) * _LINES * (self.taps * self.line.window * self.channels) * columns
             return grain(work, mac_ps(self.target.name, self.ty.bytes), PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
@@ -221,8 +277,12 @@ class _Conv:
         """Ask for buffers and scratch while at the top level."""
         frame, line = self.frame, self.line
         self.elem = lanes.mem_elem(self.stored)
-        self.x_base = frame.view_start(self.lhs, self.elem)
-        self.x_image = frame.dim(self.lhs.axes[0].stride)
+        if self.before is None:
+            self.x_base = frame.view_start(self.lhs, self.elem)
+            self.x_image = frame.dim(self.lhs.axes[0].stride)
+        else:
+            self.before.prepare()
+            self.x_image = self.b.i64(0)
         self.table = frame.scratch_area(self.taps * 8)
         self.k_total = self.channels * (self.taps * line.window)
         if self.packed is not None:
@@ -238,6 +298,9 @@ class _Conv:
             pitch = self.channels * self.copy_pixels
             self.copy_pitch = frame.dim(pitch)
             self.copy_area = frame.scratch_area(pitch * (self.taps * self.ty.bytes))
+        if self.short_run:
+            self.window_table = frame.scratch_area(8)
+            self.window_area = frame.scratch_area(self.block_pixels * self.taps * self.short_run * self.ty.bytes)
 
     # -- weights ---------------------------------------------------------------------------------------
 
@@ -278,7 +341,7 @@ class _Conv:
         b, line = self.b, self.line
         first = b.sub(b.mul(block.pixel, line.stride), self.frame.dim(line.low))
         if self.depthwise:
-            channel = block.column
+            channel = block.column if self.before is None else b.i64(0)
             self._rows(number, block, channel, lambda row, _: row)
             depthwise.multiply(self, block, first, weights)
         else:
@@ -316,13 +379,53 @@ class _Conv:
             b_run, panel = b.mul(channels, nr), b.mul(self.frame.dim(self.k_total), nr)
         else:
             b_run, panel = b.mul(channels, self.block_columns), b.mul(channels, nr)
+        table, taps, lda = self.table, self.taps, b.mul(pitch, line.stride)
+        if self.short_run:
+            self._windows(block.pixels, lda)
+            table, taps, k = self.window_table, 1, b.i64(self.taps * self.short_run)
+            lda = k
         self.frame.call(
             conv_symbol(self.acc, self.stored, self.few),
             [
-                self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
+                table, b.i64(taps), runs, k, lda, step, weights, b.mul(b_run, line.window), b_run,
                 panel, self.block_area, b.i64(self.block_columns), self.part_area, block.pixels, block.columns,
             ],
         )  # fmt: skip
+
+    def _windows(self, pixels: V, lda: V) -> None:
+        """The runs under the window of each pixel side by side, zeros where a row lies in the padding; neighbouring pixels' runs begin
+        `lda` elements apart in the table's rows."""
+        b, run = self.b, self.short_run
+        b.store(self.window_area, self.window_table)
+        # Whole vectors of powers of two: a masked store costs more than several of these.
+        pieces, at, count = [], 0, self.tile.lanes
+        while at < run:
+            if count <= run - at:
+                pieces.append((at, vec(self.ty, count)))
+                at += count
+            else:
+                count //= 2
+
+        def tap(t: V, _: list[V]) -> None:
+            row, first = b.load(PTR, b.gep(self.table, t, PTR)), b.gep(self.window_area, b.mul(t, run), self.ty)
+
+            def each(read: Callable[[V, int, Ty], V]) -> list[V]:
+                def one(i: V, _: list[V]) -> None:
+                    to = b.gep(first, b.mul(i, self.taps * run), self.ty)
+                    for at, ty in pieces:
+                        b.store(read(i, at, ty), b.gep(to, at, self.ty))
+
+                b.loop(0, pixels, 1, [], one, "window")
+                return []
+
+            there = b.icmp("ne", b.ptrtoint(row), 0)
+            b.if_else(
+                there,
+                lambda: each(lambda i, at, ty: b.load(ty, b.gep(b.gep(row, b.mul(i, lda), self.ty), at, self.ty))),
+                lambda: each(lambda _i, _at, ty: const(0, ty)),
+            )
+
+        b.loop(0, self.taps, 1, [], tap, "tap")
 
     def _rows(self, number: V, block: Block, channel: V, place) -> None:
         """Fill the table: `place(row, tap)` for the input row (address of its pixel 0) under each position of the window in the outer
@@ -355,14 +458,14 @@ class _Conv:
         if line.spread == 1:
             low = b.smin(b.smax(first, b.i64(0)), stop)
             high = b.smax(b.smin(stop, extent), low)
-            self._zeros(dst, b.mul(b.sub(low, first), channels))
-            self._zeros(
+            self.zeros(dst, b.mul(b.sub(low, first), channels))
+            self.zeros(
                 b.gep(dst, b.mul(b.sub(high, first), channels), self.ty), b.mul(b.sub(stop, high), channels)
             )
             at, count, pitch = b.sub(low, first), b.sub(high, low), channels
         else:
             spread = line.spread
-            self._zeros(dst, b.mul(pixels, channels))
+            self.zeros(dst, b.mul(pixels, channels))
             low = b.udiv(b.add(b.smax(first, b.i64(0)), spread - 1), spread)
             high = b.smin(b.udiv(b.add(b.smax(stop, b.i64(0)), spread - 1), spread), extent)
             at, count, pitch = b.sub(b.mul(low, spread), first), b.sub(high, low), b.mul(channels, spread)
@@ -375,7 +478,7 @@ class _Conv:
             args = [src, self.frame.dim(line.step), one, out, pitch, b.smax(count, zero), channels]
         self.frame.call(rows_symbol(self.stored, self.acc), args)
 
-    def _zeros(self, p: V, count: V) -> None:
+    def zeros(self, p: V, count: V) -> None:
         b, width = self.b, self.tile.lanes
         main = b.and_(count, -width)
         wide, single = const(0, vec(self.ty, width)), const(0, self.ty)
@@ -385,26 +488,16 @@ class _Conv:
     # -- epilogue --------------------------------------------------------------------------------------
 
     def _epilogue(self, number: V, block: Block) -> None:
-        b, points = self.b, self.points
-        images, pixels, columns = points.extents
-        lead = unravel(b, block.image, images)
-        start = b.add(b.mul(number, self.width), block.pixel)
-
-        def pixel(i: V, _: list[V]) -> None:
-            index = [*lead, *unravel(b, b.add(start, i), pixels)]
-            line = b.gep(self.block_area, b.mul(i, self.block_columns), self.ty)
-            seed = self._seed(line, self.op.result.dtype)
-            emit_points(points, index, columns, block.column, block.columns, self.op.result, seed, self.tile.lanes)
-
-        b.loop(0, block.pixels, 1, [], pixel, "pixel")
-
-    def _seed(self, line: V, dtype: DType):
         b = self.b
+        lead = unravel(b, block.image, self.points.extents[0])
+        dtype = self.op.result.dtype
 
-        def load(at: V, count: int) -> V:
-            return from_accumulator(b, dtype, b.load(vec(self.ty, count), b.gep(line, at, self.ty)))
+        def seed(i: V, at: V, count: int) -> V:
+            p = b.gep(b.gep(self.block_area, b.mul(i, self.block_columns), self.ty), at, self.ty)
+            return from_accumulator(b, dtype, b.load(vec(self.ty, count), p))
 
-        return load
+        start = b.add(b.mul(number, self.width), block.pixel)
+        emit_block(self.points, lead, start, block.pixels, block.column, block.columns, self.op.result, seed, self.tile.lanes)
 
 
 def _blocks(conv: _Conv, extent: V, size: DimLike) -> V:

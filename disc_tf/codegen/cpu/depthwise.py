@@ -35,9 +35,15 @@ def multiply(conv: _Conv, block: Block, first: V, weights: V) -> None:
         tile = _Tile(conv, first, _weight_at(conv, weights, d), d, count, mask)
         b.loop(0, low, 1, [], lambda i, _: tile.edge(i, extent), "edge")
         at = low
-        for size in tile.sizes:
+        *sizes, few = tile.sizes
+        for size in sizes:
             stop = b.sub(high, size - 1)
             (at,) = b.loop(at, stop, size, [at], lambda i, _, n=size: [tile.inside(i, n)], "inside")
+        # What is left: the last pixels once more with some before them, which gives the same sums again; else one at a time.
+        back = b.sub(high, few)
+        enough = b.and_(b.icmp("slt", at, high), b.icmp("sge", back, low))
+        (at,) = b.if_else(enough, lambda: [tile.inside(back, few)], lambda: [at])
+        b.loop(at, high, 1, [], lambda i, _: tile.inside(i, 1) and None, "inside")
         b.loop(high, block.pixels, 1, [], lambda i, _: tile.edge(i, extent), "edge")
 
     each_vector(b, zero, block.columns, conv.tile.lanes, conv.target.masked_memory, vector)
@@ -54,7 +60,7 @@ class _Tile:
     def __init__(self, conv: _Conv, first: V, weights: V, d: V, count: int, mask: V | None) -> None:
         self.conv, self.b, self.first, self.weights, self.d = conv, conv.b, first, weights, d
         self.count, self.mask = count, mask
-        self.sizes = (12, 4, 1) if conv.target.registers >= 32 else (6, 3, 1)
+        self.sizes = (12, 4, 4) if conv.target.registers >= 32 else (6, 3, 3)
         self.step = conv.frame.dim(conv.line.step)
 
     def _weight(self, position: V) -> V:
@@ -102,7 +108,24 @@ class _Tile:
         b, line = self.b, self.conv.line
         start = b.add(self.first, b.mul(i, line.stride))
 
+        def unrolled(row: V, position: V, sums: list[V]) -> list[V]:
+            """Each element of the row is loaded once, for all the pixels and positions that it belongs to."""
+            weights = [self._weight(b.add(position, k)) for k in range(line.window)]
+            uses: dict[int, list[tuple[int, int]]] = {}
+            for p in range(pixels):
+                for k in range(line.window):
+                    uses.setdefault(p * line.stride + k * line.dilation, []).append((p, k))
+            sums = list(sums)
+            for at in sorted(uses):
+                x = self._data(self._pixel(row, b.add(start, at)))
+                for p, k in uses[at]:
+                    sums[p] = self._fma(x, weights[k], sums[p])
+            return sums
+
         def row_sums(row: V, position: V, acc: list[V]) -> list[V]:
+            if line.window <= _UNROLL:
+                return unrolled(row, position, acc)
+
             def one(k: V, sums: list[V]) -> list[V]:
                 w = self._weight(b.add(position, k))
                 x = b.add(start, b.mul(k, line.dilation))
@@ -110,10 +133,6 @@ class _Tile:
                     self._fma(self._data(self._pixel(row, b.add(x, p * line.stride))), w, s) for p, s in enumerate(sums)
                 ]
 
-            if line.window <= _UNROLL:
-                for k in range(line.window):
-                    acc = one(b.i64(k), acc)
-                return acc
             return b.loop(0, line.window, 1, acc, one, "window")
 
         for p, acc in enumerate(self._over_rows([self._zero()] * pixels, row_sums)):

@@ -1,11 +1,13 @@
-"""The epilogue of a product: its region evaluated and stored over rows of a block of accumulators."""
+"""The epilogue of a product: its region evaluated and stored over a block of accumulators."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 from disc_tf.codegen.cpu import lanes
-from disc_tf.codegen.cpu.points import Points, each_vector
+from disc_tf.codegen.cpu.points import Points, Row, Seed, each_vector
 from disc_tf.codegen.cpu.product_frame import unravel
-from disc_tf.codegen.llvm import I64, FnBuilder, V
+from disc_tf.codegen.llvm import FnBuilder, V
 from disc_tf.ir.core import Value
 from disc_tf.ir.types import DType
 
@@ -18,38 +20,57 @@ def from_accumulator(b: FnBuilder, dtype: DType, x: V) -> V:
     return lanes.round_float(b, dtype, x)
 
 
-def emit_points(
-    points: Points, index: list[V], ns: list[V], n0: V, columns: V, seed_value: Value, seed, width: int
-) -> None:
-    """Compute and store a region at the columns [n0, n0 + columns) of one row; `seed(at, lanes)` gives the
-    product `at` columns after n0.
+#: gives the product at (row, column) of a block, some lanes of it
+BlockSeed = Callable[[V, V, int], V]
+#: takes what was computed at a row, from a column on; the values known there, lanes, mask
+Take = Callable[[V, Row, dict[Value, V], V, int, V | None, Mapping[Value, Seed]], None]
 
-    Several column axes that do not compose are walked as runs of the last one.
+
+def emit_block(points: Points, lead: Sequence[V], m0: V, rows: V, n0: V, columns: V, product: Value, seed: BlockSeed, width: int) -> None:
+    """Compute and store a region at rows [m0, m0 + rows) and columns [n0, n0 + columns); ``seed`` counts from there."""
+
+    def store(_i: V, row: Row, known: dict[Value, V], d: V, count: int, mask: V | None, seeds: Mapping[Value, Seed]) -> None:
+        row.store(known, d, count, mask, seeds)
+
+    each_point(points, lead, m0, rows, n0, columns, product, seed, width, store)
+
+
+def each_point(
+    points: Points, lead: Sequence[V], m0: V, rows: V, n0: V, columns: V, product: Value, seed: BlockSeed, width: int, take: Take
+) -> None:
+    """Compute a region over a block: runs of the last axis where columns are several axes that do not compose, vectors of it, rows.
+
+    Rows are innermost: masks of a block's last columns, and what is the same for all rows (a bias), are made once.
     """
     b = points.frame.b
-    masked = points.frame.target.masked_memory
+    _, ms, ns = points.extents
+
+    def each_row(run: Sequence[V], start: V, d: V, count: int, mask: V | None) -> None:
+        def at(i: V) -> Row:
+            return points.row([*lead, *unravel(b, b.add(m0, i), ms), *run])
+
+        shared = {v: at(b.i64(0)).leaf(v, d, count, mask) for v in points.same_for_rows()}
+
+        def one(i: V, _: list[V]) -> None:
+            row, known = at(i), dict(shared)
+            seeds = {product: lambda d, count: seed(i, b.add(d, start), count)}
+            row.compute(points.region.ops, known, d, count, mask, seeds)
+            take(i, row, known, d, count, mask, seeds)
+
+        b.loop(0, rows, 1, [], one, "row")
+
     if not ns:
-        row = points.row(index)
-        known: dict[Value, V] = {}
-        seeds = {seed_value: lambda d, count: seed(b.const(0, I64), 1)}
-        row.compute(points.region.ops, known, b.i64(0), 1, None, seeds)
-        row.store(known, b.i64(0), 1, None, seeds)
+        each_row([], b.i64(0), b.i64(0), 1, None)
         return
     last = ns[-1]
 
     def run(q: V) -> None:
-        row = points.row([*index, *unravel(b, q, ns[:-1])] if len(ns) > 1 else index)
         start = b.sub(b.mul(q, last), n0)
         low = b.smax(b.sub(0, start), b.i64(0))
         high = b.smin(last, b.sub(columns, start))
-        seeds = {seed_value: lambda d, count: seed(b.add(d, start), count)}
-
-        def body(d: V, count: int, mask: V | None) -> None:
-            known: dict[Value, V] = {}
-            row.compute(points.region.ops, known, d, count, mask, seeds)
-            row.store(known, d, count, mask, seeds)
-
-        each_vector(b, low, high, width, masked, body)
+        outer = unravel(b, q, ns[:-1]) if len(ns) > 1 else []
+        masked = points.frame.target.masked_memory
+        each_vector(b, low, high, width, masked, lambda d, count, mask: each_row(outer, start, d, count, mask))
 
     if len(ns) == 1:
         run(b.i64(0))

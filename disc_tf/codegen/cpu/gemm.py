@@ -19,20 +19,19 @@ import dataclasses
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.epilogue import emit_points, from_accumulator
+from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
 from disc_tf.codegen.cpu.helpers.gemm import K_WHOLE, Strips, gemm_symbol, k_blocks, strips_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, grid_order, merge_axes, unravel
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, grid_order, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I1, I8, V, const, vec
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
-from disc_tf.fusion.views import Axis, View
+from disc_tf.fusion.views import Axis, View, merge_axes
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmax, dmin
-from disc_tf.ir.types import DType
 
 #: bytes of a row of a column block: a block of B of K rows then stays in the second-level cache
 _COLUMN_BYTES = 384
@@ -463,28 +462,12 @@ class _Gemm:
 
         b.loop(0, padded, 1, [], column)
 
-    # -- epilogue
-    # -------------------------------------------------------------------------------------------------
-
     def _epilogue(self, points: Points, batch: V, m0: V, n0: V, rows: V, columns: V, block: V) -> None:
-        """The region over the block: rows, then runs of the last axis, then vectors."""
         b = self.b
-        batches, ms, ns = points.extents
-        lead = unravel(b, batch, batches)
+        lead = unravel(b, batch, points.extents[0])
 
-        def one_row(i: V, _: list[V]) -> None:
-            index = [*lead, *unravel(b, b.add(m0, i), ms)]
-            line = b.gep(block, b.mul(i, self.ldc), self.ty)
-            emit_points(
-                points, index, ns, n0, columns, self.dot, self._seed(line, self.dot.dtype), self.tile.lanes
-            )
+        def seed(i: V, at: V, count: int) -> V:
+            p = b.gep(b.gep(block, b.mul(i, self.ldc), self.ty), at, self.ty)
+            return from_accumulator(b, self.dot.dtype, b.load(vec(self.ty, count), p))
 
-        b.loop(0, rows, 1, [], one_row)
-
-    def _seed(self, line: V, dtype: DType):
-        b = self.b
-
-        def load(at: V, count: int) -> V:
-            return from_accumulator(b, dtype, b.load(vec(self.ty, count), b.gep(line, at, self.ty)))
-
-        return load
+        emit_block(points, lead, m0, rows, n0, columns, self.dot, seed, self.tile.lanes)

@@ -72,6 +72,12 @@ class Points:
             int(last) if last.is_static else None,
         )
 
+    def same_for_rows(self) -> list[Value]:
+        """What the region reads that does not depend on the middle group of axes (a product's rows), though not the same everywhere."""
+        rows = [axis for axes in self._merged[1] for axis in axes]
+        reads = [(v, view) for v, view in self.region.reads.items() if any(a.stride != 0 for a in view.axes)]
+        return [v for v, view in reads if all(view.axes[axis].stride == 0 for axis in rows)]
+
     def row(self, index: Sequence[V]) -> Row:
         """The points of one row; `index` has one number for every merged axis but the last."""
         return Row(self, list(index))

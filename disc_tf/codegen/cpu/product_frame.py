@@ -14,7 +14,6 @@ from disc_tf.codegen.kernel import Kernel
 from disc_tf.codegen.llvm import I8, I64, VOID, FnBuilder, Ty, V, const
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.dims import Dim, DimLike, ceildiv, product
-from disc_tf.ir.shape_env import ShapeEnv
 
 ONE = Dim.of(1)
 _PLACEHOLDER = "KERNEL_SYMBOL"
@@ -62,19 +61,6 @@ class ProductFrame(KernelFrame):
 def extent_of(axes: Sequence[Axis]) -> Dim:
     """The number of index tuples of the axes."""
     return product(a.extent for a in axes)
-
-
-def merge_axes(axes: Sequence[Axis], env: ShapeEnv) -> list[Axis]:
-    """The fewest axes with the same row-major walk: axes of extent 1 dropped, neighbours that compose joined."""
-    out: list[Axis] = []
-    for a in axes:
-        if env.is_equal(a.extent, ONE) is True:
-            continue
-        if out and env.is_equal(out[-1].stride, a.stride * a.extent) is True:
-            out[-1] = Axis(out[-1].extent * a.extent, a.stride)
-        else:
-            out.append(a)
-    return out
 
 
 def unravel(b: FnBuilder, index: V, extents: Sequence[V]) -> list[V]:
