@@ -105,7 +105,9 @@ def join_expansions(grouping: Grouping) -> None:
 def _expansion(grouping: Grouping, conv: Group) -> Before | None:
     op, access = conv.attrs["conv"], grouping.access
     x = conv.attrs["lhs"].source
-    group = None if x is None or x.op is None else grouping.group_of.get(x.op)
+    if x is None or x.op is None:
+        return None
+    group = grouping.group_of.get(x.op)
     if group is None or group.kind != "gemm" or op.result.rank != 4 or not is_depthwise(op):
         return None
     if any(grouping.needed(o, group.ops | conv.ops) for o in group.ops) or access.root(op.operands[1]) is x:

@@ -79,7 +79,8 @@ class Fusion:
       gemm: ``dot``, ``axes`` = (batch, m, n, k) numbers of axes, ``lhs`` (`View` over batch+m+k), ``rhs`` (`View` over batch+k+n),
         ``region`` over batch+m+n with the seed ``dot.result``; ``pack``: operand "rhs"/"lhs" that is constant, or None.
       conv: ``conv``, ``lhs`` (`View` over batch, spatial..., channels; the last stride is 1), ``rhs`` (`View` over spatial..., channels,
-        features), ``region`` over the result's dims with the seed ``conv.result``; ``pack`` as for gemm.
+        features), ``region`` over the result's dims with the seed ``conv.result``; ``pack`` as for gemm; perhaps ``before``: attrs of
+        a gemm whose result is the data and has no buffer, with ``bands`` (`fusion.conv.Bands`).
       attention: ``qk``, ``pv``, ``q`` (batch+m+d), ``k`` (batch+n+d), ``v`` (batch+n+dv) views, ``score`` (`Region` over batch+m+n with
         ``inner`` 1, seed ``qk.result``), ``probs`` (the resolved value that multiplies v), ``region`` over batch+m+dv, seed ``pv.result``.
       view: ``view`` (`View` of the input, contiguous, that the output aliases).
