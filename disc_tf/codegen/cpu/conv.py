@@ -34,7 +34,6 @@ from disc_tf.fusion.conv import PIXEL_BYTES, is_depthwise
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View, merge_axes
 from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmin, product
-from disc_tf.ir.types import DType
 
 #: lines of a task
 _LINES = 4

@@ -133,7 +133,8 @@ def test_doubles():
     for size in SIZES[:3]:
         at = dict(zip("nhw", size, strict=True))
         arrays = built.arrays(rng, F64, size)
-        (got,) = f({**arrays, **prepared(f, arrays)}, at)
+        every = {**arrays, **prepared(f, arrays)}
+        (got,) = f(every, at)
         want, scale = built.reference(arrays, at)
         assert np.max(np.abs(got - want) - 2.0**-52 * scale, initial=-1.0) <= 0
 
