@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, verify
+from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, trace, verify
 from disc_tf.commands.common import INTERNAL_ERROR, MISSING_PACKAGES, CommandError
+from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.parser import Parser
 from disc_tf.extras import COMPILING, GRAPHS, MissingPackages, missing_packages, package_of, require
 from disc_tf.testing.tf_process import ProcessFailed
@@ -68,6 +69,12 @@ VERBS: dict[str, Verb] = {
         run.add_arguments,
         run.run,
         "examples:\n  disc-tf run model.disc --input ids=ids.npy -o out.npz\n  disc-tf run saved_model/ --inputs inputs.npz --json",
+    ),
+    "trace": Verb(
+        "record where the time of a run goes: every kernel launch on a time axis, thread by thread",
+        trace.add_arguments,
+        trace.run,
+        "examples:\n  disc-tf trace graph.pb -o trace.json --shape B=8,S=128\n  disc-tf trace model.disc -o trace.json --inputs inputs.npz",
     ),
     "replay": Verb(
         "run a captured cluster in TensorFlow, in the interpreter and natively, and say where they differ",
@@ -166,6 +173,8 @@ def _packages(args: argparse.Namespace) -> tuple[str, ...]:
         elsewhere = args.dry_run or _extra(args) == "remote"
         runs = not (args.no_verify or args.dry_run or args.remote_dry_run)
         return (GRAPHS if elsewhere else COMPILING) + (("tensorflow",) if runs else ())
+    if args.verb == "trace":
+        return () if is_standalone(args.model) else (*COMPILING, "tensorflow")
     table = {"inspect": GRAPHS, "restore": GRAPHS, "verify": (*GRAPHS, "tensorflow"), "bench": (*GRAPHS, "tensorflow")}
     return table.get(args.verb, (*COMPILING, "tensorflow") if args.verb == "replay" else ())
 

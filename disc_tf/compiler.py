@@ -49,7 +49,8 @@ class CompiledCluster:
         """Fill a report's entry with what was made."""
         entry.kernels = [
             KernelReport(
-                k.symbol, k.kind, k.nodes, str(k.flops) if k.flops is not None else "", [*map(str, k.traffic)], [*map(list, k.variants)]
+                k.symbol, k.kind, k.nodes, str(k.flops) if k.flops is not None else "", [*map(str, k.traffic)], [*map(list, k.variants)],
+                [[t.dtype.ir_name, *map(str, t.dims)] for t in k.results],
             )
             for k in self.kernels
         ]

@@ -36,7 +36,7 @@ class KernelReport:
     """A kernel of a cluster: its symbol, fusion kind and the original nodes that it computes.
 
     ``flops``: of its products, ``traffic``: bytes that it has to move at least (a sum); both in the argument dims. ``variants``: the
-    symbols of all its forms, of which the host program picks one by shape.
+    symbols of all its forms, of which the host program picks one by shape. ``results``: dtype and dims of what it makes.
     """
 
     symbol: str
@@ -45,6 +45,7 @@ class KernelReport:
     flops: str = ""
     traffic: list[str] = dataclasses.field(default_factory=list)
     variants: list[list[str]] = dataclasses.field(default_factory=list)
+    results: list[list[str]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass

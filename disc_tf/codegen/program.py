@@ -107,6 +107,7 @@ class KernelInfo:
     """One launch: symbol, kind of fusion, nodes; for products the floating-point operations (of multiply-adds only).
 
     ``variants``: the symbols of every variant, ``symbol`` has those of the last. ``traffic``: bytes to move at least, a sum of these.
+    ``results``: dtype and dims of what it makes.
     """
 
     symbol: str
@@ -115,6 +116,7 @@ class KernelInfo:
     flops: Dim | None = None
     variants: tuple[tuple[str, ...], ...] = ()
     traffic: tuple[Dim, ...] = ()
+    results: tuple[TensorType, ...] = ()
 
 
 @dataclasses.dataclass
@@ -296,7 +298,10 @@ class _TargetProgram:
                 variants = tuple(tuple(k.symbol if isinstance(k, Kernel) else k.name for k in v.kernels) for v in x.variants)
                 fusion = x.step.fusion
                 names = ", ".join(variants[-1])
-                self.launches.append(KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion), variants, traffic(fusion)))
+                made = tuple(v.type for v in fusion.outputs if isinstance(v.type, TensorType))
+                self.launches.append(
+                    KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion), variants, traffic(fusion), made)
+                )
 
     # -- prepare ----------------------------------------------------------------------------------------------
 

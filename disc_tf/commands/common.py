@@ -169,18 +169,21 @@ def graph_bytes(graph_def: Any, path: str) -> bytes:
     return serialized(graph_def)
 
 
+def description_beside(path: str) -> str | None:
+    """``<name>.json`` beside a model, if that is a description of one."""
+    beside = Path(path).with_suffix(".json")
+    try:
+        content = json.loads(beside.read_text())
+    except (OSError, ValueError):
+        return None
+    return str(beside) if isinstance(content, dict) and {"inputs", "outputs", "points"} <= content.keys() else None
+
+
 def model_specs(
     path: str, graph_def: Any, description: str | None, outputs: Sequence[str]
 ) -> tuple[list[InputSpec], list[str], list[dict[str, int]]]:
     """(inputs, outputs, trace) from a description file: the one given, or ``<name>.json`` beside the graph; else from the graph itself."""
-    beside = Path(path).with_suffix(".json")
-    if description is None and beside.exists():
-        try:
-            content = json.loads(beside.read_text())
-            if isinstance(content, dict) and {"inputs", "outputs", "points"} <= content.keys():
-                description = str(beside)
-        except (OSError, ValueError):
-            pass
+    description = description or description_beside(path)
     if description is not None:
         try:
             specs, found, trace = specs_from_json(description)

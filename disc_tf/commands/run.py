@@ -170,7 +170,7 @@ def _graph(path: str, outputs: list[str]) -> Model:
     graph = tf.Graph()
     message = tf.compat.v1.GraphDef.FromString(serialized(graph_def))
     with graph.as_default():
-        _guarded(path, lambda: tf.import_graph_def(message, name=""))
+        guarded(path, lambda: tf.import_graph_def(message, name=""))
     session = tf.compat.v1.Session(graph=graph)
 
     def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -178,7 +178,7 @@ def _graph(path: str, outputs: list[str]) -> Model:
         if unknown := [n for n in given if n not in known]:
             raise CommandError(f"{path}: unknown input {', '.join(unknown)}; the inputs are {', '.join(placeholders) or 'none'}")
         feeds = {known[n]: v for n, v in given.items()}
-        return _guarded(path, lambda: {k: np.asarray(v) for k, v in session.run(fetches, feeds).items()})
+        return guarded(path, lambda: {k: np.asarray(v) for k, v in session.run(fetches, feeds).items()})
 
     return call
 
@@ -189,7 +189,7 @@ def _saved_model(path: str, signature: str) -> Model:
     if not is_saved_model(path):
         raise CommandError(not_a_saved_model(path))
     tf = _tensorflow()
-    loaded = _guarded(path, lambda: tf.saved_model.load(path))
+    loaded = guarded(path, lambda: tf.saved_model.load(path))
     if signature not in loaded.signatures:
         raise CommandError(f"{path} has no signature {signature!r}; there are {', '.join(loaded.signatures) or 'none'}")
     function = loaded.signatures[signature]
@@ -209,7 +209,7 @@ def _saved_model(path: str, signature: str) -> Model:
             results = function(**{n: tf.constant(v, specs[n].dtype) for n, v in given.items()})
             return {n: v.numpy() for n, v in results.items()}
 
-        answers = _guarded(path, answer)
+        answers = guarded(path, answer)
         assert loaded is not None  # variables live as long as what was loaded
         return answers
 
@@ -225,7 +225,7 @@ def _tensorflow() -> Any:
     return tf
 
 
-def _guarded(path: str, action: Callable[[], Any]) -> Any:
+def guarded(path: str, action: Callable[[], Any]) -> Any:
     """TensorFlow's errors as ours, in one line."""
     import tensorflow as tf
 

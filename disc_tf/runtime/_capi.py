@@ -46,7 +46,7 @@ class Event(ctypes.Structure):
         ("struct_size", c_uint32),
         ("kind", c_int32),
         ("thread", c_int32),
-        ("reserved", c_int32),
+        ("axis", c_int32),
         ("run", c_int64),
         ("executable", c_char_p),
         ("name", c_char_p),

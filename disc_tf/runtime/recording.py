@@ -12,7 +12,7 @@ from disc_tf.runtime import _capi
 from disc_tf.runtime.executable import last_error
 
 #: kinds of events by disc_ral.h's numbers; number 0 is an event that is being written
-KINDS = ("", "run", "segment", "kernel", "chunk", "library", "arena", "prepare", "output", "send")
+KINDS = ("", "run", "segment", "kernel", "chunk", "library", "arena", "prepare", "output", "send", "extent")
 _KERNEL = KINDS.index("kernel")
 
 
@@ -43,6 +43,7 @@ class Event:
     processor_ns: int
     first: int
     second: int
+    axis: int = 0
 
 
 @dataclass
@@ -104,7 +105,7 @@ def record() -> Iterator[Recording]:
         for e in _events():
             name, executable = (x.decode(errors="replace") if x else "" for x in (e.name, e.executable))
             out.events.append(
-                Event(KINDS[e.kind], name, executable, e.run, e.thread, e.begin_ns, e.end_ns, e.processor_ns, e.first, e.second)
+                Event(KINDS[e.kind], name, executable, e.run, e.thread, e.begin_ns, e.end_ns, e.processor_ns, e.first, e.second, e.axis)
             )
         out.dropped = _capi.library().disc_profile_dropped()
         out.threads = {t: name for t in {e.thread for e in out.events} if (name := _thread_name(t))}

@@ -15,10 +15,10 @@ from disc_tf.runtime.recording import profile
 N, K = 40, 24
 
 
-def _module() -> Module:
+def _module(rows: str = "m") -> Module:
     """tanh(x w), then the sum of each row: a product with a weight that is packed, and a row kernel."""
     fn = Function("main")
-    x = fn.add_arg(TensorType.of(DType.F32, ("m", K)), ArgInfo("x", "device"))
+    x = fn.add_arg(TensorType.of(DType.F32, (rows, K)), ArgInfo("x", "device"))
     w = fn.add_arg(TensorType.of(DType.F32, (K, N)), ArgInfo("w", "const"))
     b = Builder(fn.body, fn.env)
     y = b.tanh(b.dot_general(x, w, [1], [0]))

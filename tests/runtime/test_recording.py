@@ -44,6 +44,9 @@ def test_all_that_a_run_does(code: bytes) -> None:
             executable.run(arguments)
     assert first.dropped == second.dropped == 0 and first.threads
     for events in (first.events, second.events):
+        extents = [e for e in events if e.kind == "extent"]
+        assert [(e.name, e.first, e.axis, e.second) for e in extents] == [("x", 0, 0, 7), ("x", 0, 1, K)]
+        events = [e for e in events if e.kind != "extent"]
         (run,), (segment,) = _of(events, "run"), _of(events, "segment")
         assert (run.executable, segment.first, run.first) == ("model", 0, 0)
         assert len({e.run for e in events}) == 1 and all(_inside(e, run) and e.executable == "model" for e in events)
@@ -136,7 +139,7 @@ def test_runs_of_many_threads(code: bytes) -> None:
                 client.join()
     runs = {e.run: e for e in _of(found.events, "run")}
     assert len(runs) == 20
-    assert all(_inside(e, runs[e.run]) for e in found.events)
+    assert all(_inside(e, runs[e.run]) for e in found.events if e.kind != "extent")
     assert all(len([e for e in found.events if e.run == r and e.kind == "kernel"]) == 2 for r in runs)
 
 

@@ -139,13 +139,14 @@ enum {
   DISC_EVENT_ARENA,   /* memory for intermediate results. first: slot, second: bytes */
   DISC_EVENT_PREPARE, /* a packed constant is looked for. first: its index; second: 1 if it was made or read from a file, 0 if it was there */
   DISC_EVENT_OUTPUT,  /* the host makes memory for a result. name: the result; first: its index */
-  DISC_EVENT_SEND     /* the host takes a result. name: the result; first: its index */
+  DISC_EVENT_SEND,    /* the host takes a result. name: the result; first: its index */
+  DISC_EVENT_EXTENT   /* no time: dim `axis` of an argument that is no constant, at the start of a run. first: argument, second: extent */
 };
 typedef struct {
   uint32_t struct_size;
   int32_t kind;           /* DISC_EVENT_*; 0: it is being written */
   int32_t thread;         /* the operating system's number */
-  int32_t reserved;
+  int32_t axis;           /* of DISC_EVENT_EXTENT */
   int64_t run;            /* numbered in the process */
   const char* executable; /* the artefact's name */
   const char* name;

@@ -2,16 +2,18 @@
 
 #include <elf.h>
 #include <fcntl.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "file.h"
 
@@ -100,6 +102,20 @@ int open_dump(const std::string& path) {
   return give_up(why), -1;
 }
 
+bool begins(const std::string& text, size_t at, const char* with) { return strncasecmp(text.c_str() + at, with, std::strlen(with)) == 0; }
+
+// The node that tells most of a kernel: the product or convolution of one around it, else the first.
+const std::string& telling(const std::string& symbol, const std::vector<std::string>& nodes) {
+  static constexpr const char* kProducts[] = {"k_gemm", "k_conv", "k_attention", "k_depthwise"};
+  static constexpr const char* kNodes[] = {"matmul", "batchmatmul", "batch_matmul", "einsum", "conv", "depthwise"};
+  if (std::none_of(std::begin(kProducts), std::end(kProducts), [&](const char* p) { return begins(symbol, 0, p); })) return nodes.front();
+  for (const std::string& node : nodes) {
+    const size_t last = node.rfind('/') + 1;  // npos + 1 is 0
+    if (std::any_of(std::begin(kNodes), std::end(kNodes), [&](const char* n) { return begins(node, last, n); })) return node;
+  }
+  return nodes.front();
+}
+
 void append(std::string* out, const void* data, size_t size) { out->append(static_cast<const char*>(data), size); }
 
 }  // namespace
@@ -107,7 +123,7 @@ void append(std::string* out, const void* data, size_t size) { out->append(stati
 std::string perf_name(const std::string& executable, const std::string& symbol, const KernelNodes& nodes) {
   std::string name;
   if (const auto found = nodes.find(symbol); found != nodes.end() && !found->second.empty()) {
-    name = found->second.front();
+    name = telling(symbol, found->second);
     if (found->second.size() > 1) name += " +" + std::to_string(found->second.size() - 1);
     name += " ";
   }

@@ -168,6 +168,7 @@ const Status& disc_context::advance(int32_t* remaining) {
   api_ = recorded ? disc::profiled_api_table() : disc::api_table();
   if (recorded) disc::profile_hold(executable_);
   const char* name = artifact().name.c_str();
+  if (all) record_extents();
   disc::Recorded whole(all, DISC_EVENT_RUN, number_, name, name);
   int32_t waiting = 0;
   for (size_t i = 0; i < segment_done_.size() && !failed(); ++i) {  // dependences come first in the table: one pass is enough
@@ -192,6 +193,18 @@ const Status& disc_context::advance(int32_t* remaining) {
   whole.set_first(waiting);
   if (remaining) *remaining = waiting;
   return status_;
+}
+
+void disc_context::record_extents() const {
+  for (size_t i = 0; i < own_inputs_.size(); ++i) {
+    const TensorSpec& spec = artifact().args[i];
+    if (spec.kind == DISC_KIND_CONST || !own_present_[i]) continue;
+    for (size_t d = 0; d < spec.dims.size(); ++d) {
+      const int64_t now = disc::wall_clock();
+      disc::profile_record({sizeof(disc_event), DISC_EVENT_EXTENT, 0, static_cast<int32_t>(d), number_, artifact().name.c_str(), spec.name.c_str(),
+                            now, now, 0, static_cast<int64_t>(i), own_inputs_[i].dims[d]});
+    }
+  }
 }
 
 const Status& disc_context::finish() {

@@ -68,6 +68,7 @@ struct disc_context {
   void record_check(int64_t check_id, int32_t code);
   int32_t check_output(int32_t index, int32_t rank, const int64_t* dims, int64_t* bytes);
   bool ready(size_t segment) const;
+  void record_extents() const;
   bool is_bound(int32_t input) const { return bound_ && bound_->has[static_cast<size_t>(input)] != 0; }
   std::string prepared_key(int32_t index, bool* by_buffer) const;
   disc::Status build(int32_t index, bool by_buffer, disc::PreparedData* data);
