@@ -11,7 +11,7 @@ from typing import Any
 from bench.engines import ENGINES, OURS
 from bench.peers.environments import versions
 from bench.zoo.table import cpu_model
-from disc_tf.insight.roofline import Machine
+from disc_tf.costs import Machine
 
 #: what lies between these two lines of the page is measured; the rest is written by hand
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -45,7 +45,7 @@ def markdown(models: Sequence[Mapping[str, Any]], machine: Machine, command: str
     for name in ("onnxruntime", "openvino"):
         if (python := environments / name / "bin" / "python").exists():
             known |= versions(str(python), (name,))
-    bandwidth = ", ".join(f"{rate:.0f} GB/s over {size >> 10:,} KiB" for size, rate in machine.bandwidth)
+    bandwidth = ", ".join(f"{rate:.0f} GB/s up to {size >> 10:,} KiB" for size, rate in machine.bandwidth)
     lines = [
         f"Measured on {cpu_model()}, {machine.isa}, {machine.threads} threads, {', '.join(f'{k} {v}' for k, v in known.items())}, by",
         "",

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from bench.engines import Compiled
+from disc_tf.costs import Machine
 from disc_tf.insight.profile import evaluate, shape_dims
-from disc_tf.insight.roofline import Machine
 
 
 def least_seconds(compiled: Compiled, feeds: Mapping[str, np.ndarray], flops: float, machine: Machine) -> float:

@@ -28,7 +28,8 @@ import numpy as np
 from bench.engines import ENGINES, FAILURES, Compiled, Engine, compile_model, reason, start_engines
 from bench.page import markdown, ratios, replace_measured
 from bench.roof import least_seconds
-from disc_tf.insight.roofline import Machine, measure
+from disc_tf.costs import Machine
+from disc_tf.insight.roofline import measure
 from disc_tf.testing.inputs import make_feeds, specs_from_json
 from disc_tf.testing.timing import in_turn
 

@@ -36,7 +36,9 @@ class KernelReport:
     """A kernel of a cluster: its symbol, fusion kind and the original nodes that it computes.
 
     ``flops``: of its products, ``traffic``: bytes that it has to move at least (a sum); both in the argument dims. ``variants``: the
-    symbols of all its forms, of which the host program picks one by shape. ``results``: dtype and dims of what it makes.
+    symbols of all its forms, of which the host program picks one by shape; ``parts``: tasks, and how many of them make a chunk of parallel
+    work, of each kernel of each form. ``weights``: the terms of ``traffic`` that are constants; ``operations``: lane operations beside the
+    products (`disc_tf.costs`), a sum. ``results``: dtype and dims of what it makes.
     """
 
     symbol: str
@@ -46,6 +48,9 @@ class KernelReport:
     traffic: list[str] = dataclasses.field(default_factory=list)
     variants: list[list[str]] = dataclasses.field(default_factory=list)
     results: list[list[str]] = dataclasses.field(default_factory=list)
+    weights: list[str] = dataclasses.field(default_factory=list)
+    operations: list[str] = dataclasses.field(default_factory=list)
+    parts: list[list[list[str]]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -84,7 +89,8 @@ class Drawing:
 @dataclasses.dataclass
 class KernelTime:
     """Launches of one kernel in a profiled run. ``us``: of all its launches together. ``flops``, ``bytes``: of all launches, None if not
-    known. ``roofline``: the least time that the machine would need for them over the time taken; ``bound``: compute or memory."""
+    known. ``roofline``: the least time that the machine would need for them over the time taken. ``predicted_us``: of all launches, by the
+    cost model (`disc_tf.costs`), and ``bound`` what takes most of that: compute, memory or launch."""
 
     symbol: str
     kind: str
@@ -95,6 +101,7 @@ class KernelTime:
     bytes: float | None = None
     roofline: float | None = None
     bound: str = ""
+    predicted_us: float | None = None
 
 
 @dataclasses.dataclass

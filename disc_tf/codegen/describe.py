@@ -1,14 +1,17 @@
-"""What reports tell of a body: the memory that it holds step by step, and the bytes that a fusion has to move."""
+"""What reports tell of a body: the memory that it holds step by step, and what a fusion has to move and to compute."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from disc_tf.buffers.bufferize import byte_size
 from disc_tf.buffers.types import Buffers
 from disc_tf.codegen.host import Launch
+from disc_tf.costs import op_weight
 from disc_tf.fusion.types import Fusion
+from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, DimTooComplex, dmin
 from disc_tf.ir.types import TensorType
 
@@ -44,8 +47,17 @@ def memory_use(launches: Sequence[Launch], buffers: Buffers) -> MemoryUse:
 
 def traffic(fusion: Fusion) -> tuple[Dim, ...]:
     """Bytes that must move at least, a term for each input and output; what is only picked from counts as far as it is read."""
-    terms = [byte_size(v) for v in fusion.outputs if isinstance(v.type, TensorType)]
-    for v in fusion.inputs:
+    return (*(byte_size(v) for v in fusion.outputs if isinstance(v.type, TensorType)), *_read(fusion, fusion.inputs))
+
+
+def weights(fusion: Fusion, of: Container[Value]) -> tuple[Dim, ...]:
+    """Those terms of `traffic` that are inputs in ``of``."""
+    return _read(fusion, [v for v in fusion.inputs if v in of])
+
+
+def _read(fusion: Fusion, inputs: Sequence[Value]) -> tuple[Dim, ...]:
+    terms = []
+    for v in inputs:
         if not isinstance(v.type, TensorType):
             continue
         users = [op for op in fusion.ops if v in op.operands]
@@ -60,3 +72,30 @@ def traffic(fusion: Fusion) -> tuple[Dim, ...]:
                 pass
         terms.append(whole)
     return tuple(terms)
+
+
+def operations(fusion: Fusion) -> tuple[Dim, ...]:
+    """Lane operations (`costs`) beside those of products, a term for each size; none of what a library function does."""
+    if fusion.kind == "library":
+        return ()
+    found: dict[Dim, float] = {}
+    for op in fusion.ops:
+        weight = 0.0 if op.name in _PRODUCTS else 1.0 if _copies_rows(op) else op_weight(op)
+        whole = op.operands[0] if op.name == "reduce" else op.results[0] if op.results else None
+        if not weight or whole is None or not isinstance(whole.type, TensorType):
+            continue
+        size = whole.tensor.num_elements()
+        found[size] = found.get(size, 0.0) + weight
+    out = []
+    for size, weight in found.items():
+        with contextlib.suppress(DimTooComplex):
+            out.append(size * round(weight))
+    return tuple(out)
+
+
+_PRODUCTS = frozenset({"dot_general", "convolution"})
+
+
+def _copies_rows(op: Op) -> bool:
+    """Whether a gather picks runs of elements, which are read as fast as if they followed each other."""
+    return op.name == "gather" and bool(op.attrs["offset_dims"])

@@ -22,7 +22,7 @@ from disc_tf.codegen.context import EmitContext, PrepareTable
 from disc_tf.codegen.cpu.emit import emit_fusion
 from disc_tf.codegen.cpu.pack import emit_pack
 from disc_tf.codegen.cpu.target import CpuTarget, target_named
-from disc_tf.codegen.describe import MemoryUse, memory_use, traffic
+from disc_tf.codegen.describe import MemoryUse, memory_use, operations, traffic, weights
 from disc_tf.codegen.host import (
     BodyEmitter,
     CheckTable,
@@ -106,8 +106,9 @@ class ProgramInput:
 class KernelInfo:
     """One launch: symbol, kind of fusion, nodes; for products the floating-point operations (of multiply-adds only).
 
-    ``variants``: the symbols of every variant, ``symbol`` has those of the last. ``traffic``: bytes to move at least, a sum of these.
-    ``results``: dtype and dims of what it makes.
+    ``variants``: the symbols of every variant, ``symbol`` has those of the last. ``traffic``: bytes to move at least, a sum of these;
+    ``weights``: those terms that are constants; ``operations``: lane operations, a sum; ``parts``: tasks and grain of every kernel of every
+    variant; ``results``: dtype and dims of what it makes.
     """
 
     symbol: str
@@ -117,6 +118,9 @@ class KernelInfo:
     variants: tuple[tuple[str, ...], ...] = ()
     traffic: tuple[Dim, ...] = ()
     results: tuple[TensorType, ...] = ()
+    weights: tuple[Dim, ...] = ()
+    operations: tuple[Dim, ...] = ()
+    parts: tuple[tuple[tuple[Dim, Dim], ...], ...] = ()
 
 
 @dataclasses.dataclass
@@ -152,6 +156,7 @@ class _TargetProgram:
         self.arena = ""
         self.memory = MemoryUse()
         self._canonical: dict[str, str] = {}
+        self._weights: set[Value] = set()  # parameters of bodies and regions that are constants
 
     # -- kernels ----------------------------------------------------------------------------------------------
 
@@ -223,6 +228,7 @@ class _TargetProgram:
         """The kernels of a body or region and the places of its values. ``params``: parameters -> those of main that they are; ``part``: of
         a body, the segment whose it is."""
         ctx = EmitContext(self.target, fn.env, params, self.table)
+        self._weights.update(p for p, a in zip(fn.params, fn.args, strict=True) if a.kind in ("const", "variable", "prepared"))
         launches: list[Launch] = []
         for fusion in split_host(fusions):
             self.budget.check(f"code for {self.target.name}")
@@ -299,9 +305,10 @@ class _TargetProgram:
                 fusion = x.step.fusion
                 names = ", ".join(variants[-1])
                 made = tuple(v.type for v in fusion.outputs if isinstance(v.type, TensorType))
-                self.launches.append(
-                    KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion), variants, traffic(fusion), made)
-                )
+                info = KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion), variants, traffic(fusion), made)
+                info.weights, info.operations = weights(fusion, self._weights), operations(fusion)
+                info.parts = tuple(tuple((k.tasks, k.grain) for k in v.kernels if isinstance(k, Kernel)) for v in x.variants)
+                self.launches.append(info)
 
     # -- prepare ----------------------------------------------------------------------------------------------
 

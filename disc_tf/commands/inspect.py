@@ -8,14 +8,25 @@ import json
 from pathlib import Path
 from typing import Any
 
-from disc_tf.commands import optimize_model
-from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_distinct, check_output, read_graph, write_atomically
+from disc_tf.commands import kernels, optimize_model
+from disc_tf.commands.common import (
+    BAD_INPUT,
+    OK,
+    USAGE,
+    CommandError,
+    check_distinct,
+    check_output,
+    read_graph,
+    shape_text,
+    write_atomically,
+)
 from disc_tf.commands.describe import describe, describe_file
 from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.optimize import add_option_flags, options_from, quiet_specs, strict_code
 from disc_tf.commands.reports import REPORT_HELP, write_report
 from disc_tf.commands.signers import add_trust_argument
 from disc_tf.commands.unused import NOT_COMPILED, refuse
+from disc_tf.commands.verify import at_least
 
 _DRAWINGS = (".svg", ".dot", ".gv")
 
@@ -30,6 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draw", metavar="F", help="draw the clusters on the graph: .svg for viewers, .dot for Graphviz")
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    group = parser.add_argument_group("kernels")
+    group.add_argument(
+        "--kernels", action="store_true",
+        help="compile for this machine, run, and print the time of each kernel: measured, and by the cost model",
+    )  # fmt: skip
+    group.add_argument(
+        "--shape", action="append", type=shape_text, default=[], metavar="DIMS",
+        help="extents of the dims to run at, e.g. B=2,S=37 (repeatable; default: the largest of some shapes)",
+    )  # fmt: skip
+    group.add_argument("--threads", type=at_least(0), default=0, metavar="N", help="threads to run on (default: all)")
+    group.add_argument("--inputs-json", metavar="F", help="model description: inputs, outputs, points (default: IN with .json)")
+    group.add_argument("--signature", metavar="S", help="of a SavedModel (default: serving_default)")
     add_trust_argument(parser, loads=False)
     add_option_flags(parser)
 
@@ -39,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
     from disc_tf.optimizer import optimize_graph_def
 
     options = options_from(args)
+    if args.kernels:
+        return kernels.run(args, options)
+    refuse(args, kernels.FLAGS, "is for --kernels, which runs the graph: give that too")
     refuse(args, NOT_COMPILED)
     if is_standalone(args.input):
         refuse(args, ["outputs", "explain", "draw", "report"], "is for graphs: a stand-alone file is described as a whole")
@@ -59,7 +85,6 @@ def run(args: argparse.Namespace) -> int:
         refuse(args, ["outputs"], "is for original graphs: an optimised one is described as a whole")
     outputs = list(args.outputs)
     if not outputs and not optimized:
-        args.inputs_json = None
         _, outputs, _ = quiet_specs(args, graph)
     try:
         if args.explain:

@@ -1,49 +1,35 @@
 """What this machine can do at most: multiply-adds a second, and bytes a second from each level of its memory.
 
-Measured by a few dozen lines of LLVM text, one copy a thread. `Machine.least_us` is the roofline model (Williams, Waterman, Patterson
-2009): the time below which nothing can be done that needs so many operations and bytes.
+Measured by a few dozen lines of LLVM text, one copy a thread, with working sets that follow from the sizes of the caches. What becomes of
+the numbers is `costs`: `Machine.least_us` is the roofline model (Williams, Waterman, Patterson 2009), the time below which nothing can be
+done that needs so many operations and bytes.
 """
 
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from disc_tf.codegen.cpu.target import CpuTarget, target_named
+from disc_tf.costs import Machine
 from disc_tf.runtime.cpu import native_target
 
-#: bytes of a thread's working set at which bandwidth is measured: first, second and third level cache, memory
-WORKING_SETS = (32 << 10, 512 << 10, 8 << 20, 128 << 20)
+#: bytes of caches where the system says nothing: first and second level of a core, third level
+_CACHES = (32 << 10, 1 << 20, 32 << 20)
+#: bytes that a thread has of the third level at most, as far as is counted on here: others use it too
+_THIRD = 32 << 20
+#: bytes of a thread's working set in memory
+_MEMORY = 128 << 20
 _ACCUMULATORS = 12
 #: what a thread does in a round, about
 _ROUND_NS = 5_000_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Machine:
-    """``gflops``: f32 operations a nanosecond with ``threads`` threads, two a multiply-add; ``bandwidth``: (bytes of the working set in
-    all, bytes a nanosecond read and written)."""
-
-    isa: str
-    threads: int
-    gflops: float
-    bandwidth: tuple[tuple[int, float], ...]
-
-    def least_us(self, flops: float, traffic: float) -> tuple[float, str]:
-        """Microseconds that this needs at least, and whether ``compute`` or ``memory`` is what holds it back."""
-        rate = next((r for size, r in self.bandwidth if traffic <= size), self.bandwidth[-1][1])
-        compute, memory = flops / self.gflops / 1e3, traffic / rate / 1e3
-        return (compute, "compute") if compute > memory else (memory, "memory")
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"isa": self.isa, "threads": self.threads, "gflops": self.gflops, "bandwidth": [list(x) for x in self.bandwidth]}
 
 
 @functools.cache
@@ -54,8 +40,9 @@ def measure(threads: int) -> Machine:
     lanes = target.width(4)
     per_step = _ACCUMULATORS * lanes * 2
     flops = _rate([functools.partial(fma, 1 << 14)] * threads, per_step * (1 << 14))
+    caches = cache_sizes()
     bandwidth = []
-    for size in WORKING_SETS:
+    for size, limit in working_sets(caches or _CACHES):
         arrays = [(np.zeros(size // 8, np.float32), np.ones(size // 8, np.float32)) for _ in range(threads)]
         repeats = max(1, (4 << 20) // size)
 
@@ -64,9 +51,29 @@ def measure(threads: int) -> Machine:
             copy(target_array.ctypes.data, source.ctypes.data, source.nbytes // target.width_bytes, repeats)
 
         moved = _rate([functools.partial(move, pair) for pair in arrays], size * repeats)
-        bandwidth.append((size * threads, moved))
+        bandwidth.append((limit * threads, moved))
     del engine
-    return Machine(target.name, threads, flops, tuple(bandwidth))
+    return Machine(target.name, threads, flops, tuple(bandwidth), caches)
+
+
+def cache_sizes(directory: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, ...]:
+    """Bytes of the caches that hold data, nearest first, as Linux says; nothing where it does not."""
+    found: dict[int, int] = {}
+    for index in Path(directory).glob("index*"):
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+            if kind in ("Data", "Unified"):
+                found[int(level)] = int(size[:-1]) << {"K": 10, "M": 20, "G": 30}[size[-1]]
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    return tuple(found[level] for level in sorted(found))
+
+
+def working_sets(caches: Sequence[int]) -> list[tuple[int, int]]:
+    """(bytes that a thread works on while bandwidth is measured, bytes up to which it is taken to hold) of each cache, and of memory."""
+    near = [(size // 2, size) for size in caches[:2]]
+    third = [(min(size, _THIRD) // 4, min(size, _THIRD)) for size in caches[2:3]]
+    return [(max(size // 4096, 1) * 4096, limit) for size, limit in (*near, *third)] + [(_MEMORY, _MEMORY)]
 
 
 def _rate(work: Sequence[Callable[[], None]], amount: float) -> float:

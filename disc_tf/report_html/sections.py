@@ -78,11 +78,12 @@ def clusters(report: Report, prefix: str = "") -> Section:
 
 
 def _machine(machine: Mapping[str, Any]) -> Markup:
-    levels = ", ".join(f"{rate:.0f} GB/s with {bytes_text(size)} in use" for size, rate in machine["bandwidth"])
+    levels = ", ".join(f"{rate:.0f} GB/s with up to {bytes_text(size)} in use" for size, rate in machine["bandwidth"])
     said = (
         f"Measured here with {machine['threads']} threads of {machine['isa']}: {machine['gflops']:.0f} GFLOP/s (f32), {levels}. "
         "A kernel's share of the roofline is the least time that these allow for its products and for moving its inputs and outputs once, "
-        "over the time that it took. What finds its inputs in a nearer cache than its size says can exceed 100 %."
+        "over the time that it took. What finds its inputs in a nearer cache than its size says can exceed 100 %. "
+        "Predicted times are those of the cost model that the compiler decides by, with this machine's rates."
     )
     return tag("p", said, class_="quiet")
 
@@ -120,9 +121,11 @@ def _profile(p: ClusterProfile) -> list[Markup]:
         rate = k.bytes / k.us / 1e3 if k.bytes and k.us else None
         roof = 100 * k.roofline if k.roofline is not None else None
         rows.append(
-            [tag("code", k.symbol), k.kind, k.calls, k.us / 1e3, 100 * share, bar, gflops, rate, roof, k.bound, _nodes_cell(k.nodes)]
-        )
-    head = ["kernel", "kind", "launches", "ms", "% of run", "", "GFLOP/s", "GB/s", "% of roofline", "bound by", "original nodes"]
+            [tag("code", k.symbol), k.kind, k.calls, k.us / 1e3, 100 * share, bar,
+             k.predicted_us / 1e3 if k.predicted_us is not None else None, gflops, rate, roof, k.bound, _nodes_cell(k.nodes)]
+        )  # fmt: skip
+    head = ["kernel", "kind", "launches", "ms", "% of run", "", "predicted ms"]
+    head += ["GFLOP/s", "GB/s", "% of roofline", "bound by", "original nodes"]
     return [tag("p", line), table(head, rows)]
 
 

@@ -14,7 +14,7 @@ from bench.engines import ENGINES, EngineProcess, compile_model, start_engines
 from bench.page import BEGIN, END, markdown, ratios, replace_measured
 from bench.roof import least_seconds
 from bench.run import difference, measure_point
-from disc_tf.insight.roofline import Machine
+from disc_tf.costs import Machine
 from disc_tf.testing.tf_process import ProcessFailed
 
 MACHINE = Machine("x86-64-v3", 2, 100.0, ((1 << 16, 50.0), (1 << 28, 10.0)))

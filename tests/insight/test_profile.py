@@ -8,14 +8,29 @@ import numpy as np
 import pytest
 
 from disc_tf.cli import main
+from disc_tf.costs import LAUNCH_US, Machine, predict
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.insight.capture import launch_inputs
-from disc_tf.insight.profile import arena_over_time, argument_dims, evaluate, kernel_times, largest, profile_cluster, profile_report
-from disc_tf.insight.roofline import WORKING_SETS, Machine, measure
+from disc_tf.insight.profile import (
+    arena_over_time,
+    argument_dims,
+    demand,
+    evaluate,
+    kernel_times,
+    largest,
+    profile_cluster,
+    profile_file,
+    profile_report,
+    standalone_specs,
+    totals,
+)
+from disc_tf.insight.roofline import cache_sizes, measure, working_sets
+from disc_tf.ir.dims import Dim, dmax
 from disc_tf.optimizer import optimize_graph_def
 from disc_tf.report import ClusterReport, KernelReport, MemoryReport
 from disc_tf.runtime.cpu import native_target
 from disc_tf.runtime.recording import LaunchTime
+from disc_tf.standalone import compile_graph_def
 from disc_tf.testing.inputs import specs_from_graph
 from tests.frontend.graphs import G
 
@@ -42,7 +57,25 @@ def test_the_roofline_model() -> None:
 def test_the_machine_is_measured() -> None:
     found = measure(1)
     assert found.isa == native_target() and found.gflops > 1
-    assert [size for size, _ in found.bandwidth] == list(WORKING_SETS) and all(0.5 < rate < 5000 for _, rate in found.bandwidth)
+    assert all(0.5 < rate < 5000 for _, rate in found.bandwidth)
+    limits = [size for size, _ in found.bandwidth]
+    assert limits == sorted(limits) and found.caches == cache_sizes() and len(limits) >= 2
+
+
+def test_cache_sizes_are_read(tmp_path: Path) -> None:
+    levels = [(1, "Data", "48K"), (1, "Instruction", "32K"), (3, "Unified", "480M"), (2, "Unified", "2M")]
+    for number, (level, kind, size) in enumerate(levels):
+        name = f"index{number}"
+        (tmp_path / name).mkdir()
+        for file, content in (("level", level), ("type", kind), ("size", size)):
+            (tmp_path / name / file).write_text(f"{content}\n")
+    (tmp_path / "index4").mkdir()  # a level that says nothing
+    assert cache_sizes(str(tmp_path)) == (48 << 10, 2 << 20, 480 << 20)
+    assert cache_sizes(str(tmp_path / "none")) == ()
+    sets = working_sets(cache_sizes(str(tmp_path)))
+    assert [limit for _, limit in sets] == [48 << 10, 2 << 20, 32 << 20, 128 << 20]
+    assert all(4096 <= size <= limit and size % 4096 == 0 for size, limit in sets)
+    assert working_sets((1000,))[0] == (4096, 1000)
 
 
 def test_kernels_of_one_step_are_one_entry() -> None:
@@ -56,14 +89,52 @@ def test_kernels_of_one_step_are_one_entry() -> None:
     found = kernel_times(cluster, [run, slow, run, [*run, LaunchTime("other", 1, 10)]], {"other": ["z"]}, {"a0d0": 2}, MACHINE)
     first, second, third = found
     assert (first.symbol, first.kind, first.calls, first.us, first.nodes) == ("p, p_end", "gemm", 2, 8.0, ["m", "n"])
-    assert (first.flops, first.bytes, first.bound) == (8000.0, 1800.0, "compute")
+    assert (first.flops, first.bytes, first.bound) == (8000.0, 1800.0, "launch")
+    assert first.predicted_us == pytest.approx(2 * (LAUNCH_US + 4000 / (100 * 0.8) / 1e3))
     assert first.roofline == pytest.approx(8000 / 100.0 / 1e3 / 8.0)
-    assert (second.symbol, second.flops, second.roofline) == ("q", None, None)
-    assert (third.symbol, third.kind, third.nodes) == ("other", "general body", ["z"])
+    assert (second.symbol, second.flops, second.roofline, second.predicted_us) == ("q", None, None, None)
+    assert (third.symbol, third.kind, third.nodes, third.predicted_us) == ("other", "general body", ["z"], None)
+
+
+def test_what_a_launch_asks_for() -> None:
+    info = KernelReport(
+        "p", "gemm", ["m"], "2*a0d0", ["8*a0d0", "100"], [["s"], ["p", "e"]], weights=["100"], operations=["3*a0d0"],
+        parts=[[["a0d0", "7"]], [["a0d0", str(dmax(1, Dim.of("a0d0") // 9))], ["5", "1"]]],
+    )  # fmt: skip
+    small, large = (demand(info, form, {"a0d0": 27}) for form in (0, 1))
+    assert small is not None and (small.flops, small.operations, small.traffic, small.weights) == (54, 81, 316, 100)
+    assert (small.chunks, small.launches) == (4, 1)
+    assert large is not None and (large.chunks, large.launches) == (9, 2)
+    assert demand(info, 0, {}) is None
+
+
+def chained(threads: int, rows: int) -> float:
+    """The predicted microseconds of a compiled graph at a shape, on `MACHINE` with more or fewer threads."""
+    g = G()
+    g.placeholder("x", [None, 64])
+    g.const("w", np.full((64, 256), 0.1))
+    g.matmul("m", "x", "w")
+    g.chain("a", "m", 3)
+    result = optimize_graph_def(g.proto, targets=["x86-64-v3"], use_tf_shapes=False, min_cluster_size=1)
+    machine = Machine("x86-64-v3", threads, 100.0 * threads, tuple((size, rate * threads) for size, rate in MACHINE.bandwidth))
+    (cluster,) = result.report.clusters
+    found = [demand(k, len(k.variants) - 1, dict.fromkeys(cluster.symbols, rows)) for k in cluster.kernels]
+    assert found and all(d is not None for d in found)
+    for d in found:
+        assert d is not None and predict(d, machine).us >= machine.least_us(d.flops, d.traffic)[0]
+        assert d.flops == 2.0 * rows * 64 * 256 and d.weights == 4 * 64 * 256 and d.operations > rows * 256
+    return sum(predict(d, machine).us for d in found if d is not None)
+
+
+def test_predictions_of_a_compiled_graph_follow_its_shape() -> None:
+    """From the compiler's own expressions: in proportion to the rows of a long product, shared by threads where there are chunks enough."""
+    few, many, more = (chained(1, rows) for rows in (1, 1000, 2000))
+    assert few < many < more and more / many == pytest.approx(2, rel=0.05)
+    assert chained(2, 2000) == pytest.approx(more / 2, rel=0.05) and chained(2, 1) == few
 
 
 def test_expressions_and_arena() -> None:
-    symbols = argument_dims([np.zeros((2, 0)), np.float32(1.0)])
+    symbols = argument_dims([np.zeros((2, 0)), np.zeros(())])
     assert symbols == {"a0d0": 2, "a0d1": 0}
     assert evaluate(["4*a0d0", "8"], symbols) == 16.0 and evaluate(["n0"], symbols) is None and evaluate(["8 floordiv"], symbols) is None
     memory = MemoryReport(["a", "b", "c"], [("4*a0d0", 0, 1, 0), ("16", 1, 3, 1)], ["4*a0d0", "16"])
@@ -85,7 +156,24 @@ def test_a_cluster_that_refuses_its_arguments() -> None:
     bad = profile_cluster(cluster, launch.attr["executable"].s, [ones, np.ones((2, 8), np.float32)], MACHINE)
     assert bad.message and not bad.kernels
     good = profile_cluster(cluster, launch.attr["executable"].s, [ones, ones], MACHINE)
-    assert good.kernels and good.run_us > 0 and all(k.nodes and k.us > 0 for k in good.kernels)
+    assert good.kernels and good.run_us > 0 and all(k.nodes and k.us > 0 and k.predicted_us for k in good.kernels)
+    sums = totals(good)
+    assert sums.predicted_us == sum(k.predicted_us or 0 for k in good.kernels) and sums.calls == sum(k.calls for k in good.kernels)
+
+
+def test_a_stand_alone_file(tmp_path: Path) -> None:
+    """Its launches by way of the runtime are timed under their nodes; there are no predictions."""
+    g = G()
+    g.placeholder("x", [None, 64])
+    g.const("w", np.full((64, 256), 0.1))
+    g.matmul("m", "x", "w")
+    path = tmp_path / "m.disc"
+    compile_graph_def(g.proto, ["m"], path, targets=[native_target()], use_tf_shapes=False)
+    specs = standalone_specs(path)
+    assert [(s.name, s.dims) for s in specs] == [("x", ("x/0", 64))]
+    found, machine = profile_file(path, specs, {"x/0": 700}, threads=1)
+    assert [(k.kind, k.nodes, k.predicted_us) for k in found.kernels] == [("gemm", ["m"], None)] and machine["threads"] == 1
+    assert found.shapes == {"x": [700, 64]} and totals(found).predicted_us is None and 0 < found.kernels[0].us <= found.run_us
 
 
 @pytest.mark.slow
@@ -97,7 +185,7 @@ def test_the_page_of_an_optimisation(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["optimize", str(graph), "-o", str(out), "--report", str(page), *arguments]) == 0
     text = page.read_text()
     assert capsys.readouterr().err == ""
-    for words in ("% of roofline", "GFLOP/s", "yes", "speed-up", "x [300, 8]", "disc_cluster_0"):
+    for words in ("% of roofline", "predicted ms", "GFLOP/s", "yes", "speed-up", "x [300, 8]", "disc_cluster_0"):
         assert words in text
 
 
