@@ -27,9 +27,11 @@ struct Slot {
   disc_event event;
 };
 
-// Mapped at the first start and kept: a run under way may write to it at any time. Pages that were not written take no memory.
+// Recordings are numbered from 1, and take turns with two arrays: who still writes an event of the one before writes where nobody reads.
+// Mapped at the first start and kept; pages that were not written take no memory.
+constexpr int kIndexBits = 40;
 std::atomic<Slot*> g_slots{nullptr};
-std::atomic<int64_t> g_next{0};
+std::atomic<uint64_t> g_next{0};  // the recording's number, then how many events it has
 // Starts, stops and what is held; never around a record.
 std::mutex g_mutex;
 std::vector<std::shared_ptr<Executable>>* g_held = nullptr;
@@ -45,8 +47,10 @@ int32_t this_thread() {
   return id;
 }
 
-// Events that were recorded or are being written.
-int64_t count() { return g_slots.load(std::memory_order_acquire) ? std::min(g_next.load(std::memory_order_acquire), kCapacity) : 0; }
+Slot* slots_of(uint64_t number) { return g_slots.load(std::memory_order_acquire) + static_cast<int64_t>(number % 2) * kCapacity; }
+
+// Events that were asked to be recorded, those without room included.
+int64_t asked() { return static_cast<int64_t>(g_next.load(std::memory_order_acquire) & ((uint64_t{1} << kIndexBits) - 1)); }
 
 void forget() {
   std::vector<std::shared_ptr<Executable>> dropped;
@@ -54,10 +58,10 @@ void forget() {
     const std::lock_guard<std::mutex> lock(g_mutex);
     if (!g_held) g_held = new std::vector<std::shared_ptr<Executable>>;
     dropped.swap(*g_held);
-    Slot* slots = g_slots.load(std::memory_order_relaxed);
-    if (slots) {
-      madvise(slots, sizeof(Slot) * kCapacity, MADV_DONTNEED);  // zeros from now on
-      g_next.store(0, std::memory_order_release);
+    if (g_slots.load(std::memory_order_relaxed)) {
+      const uint64_t number = (g_next.load(std::memory_order_relaxed) >> kIndexBits) + 1;
+      madvise(slots_of(number), sizeof(Slot) * kCapacity, MADV_DONTNEED);  // zeros from now on
+      g_next.store(number << kIndexBits, std::memory_order_release);
     }
   }
   // images go here, outside of the lock
@@ -66,7 +70,7 @@ void forget() {
 bool provide_slots() {
   const std::lock_guard<std::mutex> lock(g_mutex);
   if (g_slots.load(std::memory_order_relaxed)) return true;
-  void* p = mmap(nullptr, sizeof(Slot) * kCapacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = mmap(nullptr, 2 * sizeof(Slot) * kCapacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) return false;
   g_slots.store(static_cast<Slot*>(p), std::memory_order_release);
   return true;
@@ -77,19 +81,24 @@ bool provide_slots() {
 int64_t wall_clock() { return clock_ns(CLOCK_MONOTONIC); }
 int64_t processor_clock() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
-void profile_record(const disc_event& event) {
-  Slot* slots = g_slots.load(std::memory_order_acquire);
-  if (!slots) return;
-  const int64_t i = g_next.fetch_add(1, std::memory_order_relaxed);
+uint64_t profile_join(const std::shared_ptr<Executable>& executable) {
+  const std::lock_guard<std::mutex> lock(g_mutex);
+  if (profile_level() == kProfileOff || !g_held) return 0;
+  if (std::find(g_held->begin(), g_held->end(), executable) == g_held->end()) g_held->push_back(executable);
+  return g_next.load(std::memory_order_relaxed) >> kIndexBits;
+}
+
+void profile_record(uint64_t number, const disc_event& event) {
+  uint64_t next = g_next.load(std::memory_order_relaxed);
+  do {
+    if (next >> kIndexBits != number) return;
+  } while (!g_next.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
+  const auto i = static_cast<int64_t>(next & ((uint64_t{1} << kIndexBits) - 1));
   if (i >= kCapacity) return;
+  Slot* slots = slots_of(number);
   slots[i].event = event;
   slots[i].event.thread = this_thread();
   slots[i].ready.store(1, std::memory_order_release);
-}
-
-void profile_hold(const std::shared_ptr<Executable>& executable) {
-  const std::lock_guard<std::mutex> lock(g_mutex);
-  if (g_held && std::find(g_held->begin(), g_held->end(), executable) == g_held->end()) g_held->push_back(executable);
 }
 
 void lock_profile_for_fork() { g_mutex.lock(); }
@@ -111,9 +120,9 @@ int32_t disc_profile(int32_t level) {
 }
 
 int64_t disc_profile_event(int64_t index, disc_event* out) {
-  const int64_t count = disc::count();
+  const int64_t count = std::min(disc::asked(), disc::kCapacity);
   if (index < 0 || index >= count || !out) return count;
-  const disc::Slot& slot = disc::g_slots.load(std::memory_order_acquire)[index];
+  const disc::Slot& slot = disc::slots_of(disc::g_next.load(std::memory_order_acquire) >> disc::kIndexBits)[index];
   disc_event event{};
   if (slot.ready.load(std::memory_order_acquire)) event = slot.event;  // else it is being written: of kind 0
   const auto size = std::min<size_t>(out->struct_size, sizeof(event));
@@ -122,4 +131,4 @@ int64_t disc_profile_event(int64_t index, disc_event* out) {
   return count;
 }
 
-int64_t disc_profile_dropped(void) { return std::max<int64_t>(0, disc::g_next.load(std::memory_order_acquire) - disc::kCapacity); }
+int64_t disc_profile_dropped(void) { return std::max<int64_t>(0, disc::asked() - disc::kCapacity); }

@@ -118,7 +118,7 @@ disc_context::disc_context(std::shared_ptr<disc::Executable> executable, const d
 
 disc_context::disc_context(disc_context* parent, int32_t building, PreparedData* target)
     : executable_(parent->executable_), bound_(parent->bound_), options_(parent->options_), api_(parent->api_), number_(parent->number_),
-      inputs_(parent->inputs_), present_(parent->present_), parent_(parent), building_(building), target_(target) {
+      recording_(parent->recording_), inputs_(parent->inputs_), present_(parent->present_), parent_(parent), building_(building), target_(target) {
   prepared_.resize(artifact().prepared.size());
 }
 
@@ -164,12 +164,12 @@ bool disc_context::ready(size_t segment) const {
 const Status& disc_context::advance(int32_t* remaining) {
   const disc::FloatMode mode;
   const disc::ThreadPool::ActiveRun active;
-  const bool recorded = disc::profile_level() != disc::kProfileOff, all = disc::profile_level() == disc::kProfileAll;
-  api_ = recorded ? disc::profiled_api_table() : disc::api_table();
-  if (recorded) disc::profile_hold(executable_);
+  recording_ = disc::profile_level() != disc::kProfileOff ? disc::profile_join(executable_) : 0;
+  api_ = recording_ != 0 ? disc::profiled_api_table() : disc::api_table();
+  const bool all = recording_ != 0 && disc::profile_level() == disc::kProfileAll;
   const char* name = artifact().name.c_str();
   if (all) record_extents();
-  disc::Recorded whole(all, DISC_EVENT_RUN, number_, name, name);
+  disc::Recorded whole(all, recording_, DISC_EVENT_RUN, number_, name, name);
   int32_t waiting = 0;
   for (size_t i = 0; i < segment_done_.size() && !failed(); ++i) {  // dependences come first in the table: one pass is enough
     if (segment_done_[i]) continue;
@@ -179,7 +179,7 @@ const Status& disc_context::advance(int32_t* remaining) {
     }
     int32_t rc = 0;
     {
-      const disc::Recorded segment(all, DISC_EVENT_SEGMENT, number_, name, name, static_cast<int64_t>(i));
+      const disc::Recorded segment(all, recording_, DISC_EVENT_SEGMENT, number_, name, name, static_cast<int64_t>(i));
       rc = executable_->code().segment(this, api_, static_cast<int32_t>(i));
     }
     check_error_cell();
@@ -201,7 +201,7 @@ void disc_context::record_extents() const {
     if (spec.kind == DISC_KIND_CONST || !own_present_[i]) continue;
     for (size_t d = 0; d < spec.dims.size(); ++d) {
       const int64_t now = disc::wall_clock();
-      disc::profile_record({sizeof(disc_event), DISC_EVENT_EXTENT, 0, static_cast<int32_t>(d), number_, artifact().name.c_str(), spec.name.c_str(),
+      disc::profile_record(recording_, {sizeof(disc_event), DISC_EVENT_EXTENT, 0, static_cast<int32_t>(d), number_, artifact().name.c_str(), spec.name.c_str(),
                             now, now, 0, static_cast<int64_t>(i), own_inputs_[i].dims[d]});
     }
   }

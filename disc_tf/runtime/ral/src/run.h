@@ -50,6 +50,7 @@ struct disc_context {
   }
   const disc::Executable& executable() const { return *executable_; }
   int64_t number() const { return number_; }
+  uint64_t recording() const { return recording_; }
   int max_threads() const { return options_.max_threads; }
   bool has_prepared(int32_t index) const { return index >= 0 && static_cast<size_t>(index) < prepared_.size() && prepared_[index]; }
   // Packed constants that were made or read for this run.
@@ -82,6 +83,7 @@ struct disc_context {
   disc_run_options options_{};
   const disc_api* api_;  // what its code calls
   int64_t number_;
+  uint64_t recording_ = 0;  // that this run takes part in
   int64_t builds_ = 0;
   disc::Status status_;
   int64_t failed_check_ = DISC_NO_ERROR;  // of the check that status_ tells of

@@ -24,7 +24,7 @@ struct Watched {
 
 void watched_kernel(const disc_kernel_args* a, int64_t begin, int64_t end, void* scratch) {
   const auto* w = reinterpret_cast<const Watched*>(a);
-  const Recorded chunk(true, DISC_EVENT_CHUNK, w->context->number(), name_of(w->context), w->name, begin, end);
+  const Recorded chunk(true, w->context->recording(), DISC_EVENT_CHUNK, w->context->number(), name_of(w->context), w->name, begin, end);
   w->fn(w->inner, begin, end, scratch);
 }
 
@@ -48,22 +48,22 @@ int32_t parallel_for(disc_context* c, disc_kernel_fn fn, const disc_kernel_args*
   if (alone && !outer) event.processor_ns = processor_clock() - before;
   event.end_ns = wall_clock();
   if (outer) event.processor_ns = processor_clock() - before;
-  if (tasks > 0) profile_record(event);
+  if (tasks > 0) profile_record(c->recording(), event);
   return rc;
 }
 
 int32_t dispatch(disc_context* c, const char* name, void* const* args, const int64_t* scalars) {
-  const Recorded call(all(), DISC_EVENT_LIBRARY, c->number(), name_of(c), name);
+  const Recorded call(all(), c->recording(), DISC_EVENT_LIBRARY, c->number(), name_of(c), name);
   return c->dispatch(name, args, scalars);
 }
 
 void* arena(disc_context* c, int32_t slot, int64_t bytes) {
-  const Recorded call(all() && bytes > 0, DISC_EVENT_ARENA, c->number(), name_of(c), "", slot, bytes);
+  const Recorded call(all() && bytes > 0, c->recording(), DISC_EVENT_ARENA, c->number(), name_of(c), "", slot, bytes);
   return c->arena(slot, bytes);
 }
 
 const void* prepared(disc_context* c, int32_t index) {
-  Recorded call(all() && !c->has_prepared(index), DISC_EVENT_PREPARE, c->number(), name_of(c), "", index);
+  Recorded call(all() && !c->has_prepared(index), c->recording(), DISC_EVENT_PREPARE, c->number(), name_of(c), "", index);
   const int64_t before = c->builds();
   const void* data = c->prepared(index);
   call.set_second(c->builds() > before);
@@ -71,12 +71,12 @@ const void* prepared(disc_context* c, int32_t index) {
 }
 
 void* alloc_output(disc_context* c, int32_t index, int32_t rank, const int64_t* dims) {
-  const Recorded call(all(), DISC_EVENT_OUTPUT, c->number(), name_of(c), result_name(c, index), index);
+  const Recorded call(all(), c->recording(), DISC_EVENT_OUTPUT, c->number(), name_of(c), result_name(c, index), index);
   return c->alloc_output(index, rank, dims);
 }
 
 int32_t send_output(disc_context* c, int32_t index) {
-  const Recorded call(all(), DISC_EVENT_SEND, c->number(), name_of(c), result_name(c, index), index);
+  const Recorded call(all(), c->recording(), DISC_EVENT_SEND, c->number(), name_of(c), result_name(c, index), index);
   return c->send_output(index);
 }
 
