@@ -82,6 +82,7 @@ def compile_graph_def(
     *,
     names: Mapping[str, str] | None = None,
     title: str = "",
+    profile: bool = False,
     progress: Callable[[str], None] = lambda _text: None,
     **overrides: Any,
 ) -> Standalone:
@@ -89,7 +90,8 @@ def compile_graph_def(
 
     outputs: tensors (``name:port``) or ops; None takes the graph's data sinks. inputs: the placeholders that the file may ask for (None:
     all that the outputs need); one that no output needs is not in the file. names: tensor or node -> name in the file's signature, by
-    default as it is called here without a ``:0``. title: the model's name in errors (the file's by default). options, overrides: `Options`.
+    default as it is called here without a ``:0``. title: the model's name in errors (the file's by default). profile: code whose every
+    launch can be recorded (`disc_tf.runtime.record`), a little slower. options, overrides: `Options`.
     Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `NotCompiled` (time_budget,
     which is of the whole graph here; a defect), `OptionError`, OSError. Whatever it is, ``path`` is as it was.
     """
@@ -113,6 +115,7 @@ def compile_graph_def(
         compiled = compile_module(
             imported.module, settings.targets, name=title or Path(path).stem, verify_passes=settings.verify_passes,
             dump_dir=settings.dump_dir, budget=Budget(settings.time_budget), progress=progress, segments=settings.segments,
+            profile=profile,
         )  # fmt: skip
     times |= compiled.times_ms
     progress("writing")

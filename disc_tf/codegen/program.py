@@ -54,6 +54,7 @@ from disc_tf.runtime.artifact import (
     PreparedSpec,
     ResultSpec,
     SegmentSpec,
+    StepSpec,
     TargetCode,
 )
 from disc_tf.runtime.cpu import TARGET_FEATURES
@@ -428,7 +429,7 @@ def compile_program(
     """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason, `OutOfTime` if the budget
     is used up (LLVM cannot be stopped: what it works on ends in its thread, unused).
 
-    profile: make every launch through the RAL, which then can time it.
+    profile: make every launch through the RAL, which then can time it, and say in the artefact what each has to do.
     verify_cache: emit also what the kernel cache has, and compare. ``times_ms``: ``emit`` is the time of emission, in which all targets but
     the last are compiled too, ``llvm`` what is left after it.
     """
@@ -457,6 +458,8 @@ def compile_program(
             gc.enable()
     times["llvm"] = (time.perf_counter() - start) * 1e3
     artifact = _artifact(source, programs, images)
+    if profile:
+        artifact = dataclasses.replace(artifact, steps={p.target.name: tuple(map(step_spec, p.launches)) for p in programs})
     size = sum(len(x) for x in images)
     if size > MAX_ARTIFACT_BYTES:
         raise ProgramError(f"the code would take {size} bytes, at most {MAX_ARTIFACT_BYTES} are allowed")
@@ -472,6 +475,13 @@ def _result(pending: concurrent.futures.Future[bytes], budget: Budget) -> bytes:
     except concurrent.futures.TimeoutError:
         budget.check("LLVM")
         raise OutOfTime("LLVM took longer than the time budget") from None
+
+
+def step_spec(k: KernelInfo) -> StepSpec:
+    """A launch as traces read it."""
+    results = tuple((t.dtype.ir_name, *map(str, t.dims)) for t in k.results)
+    flops = str(k.flops) if k.flops is not None else ""
+    return StepSpec(k.kind, tuple(k.nodes), tuple(map(tuple, k.variants)), flops, tuple(map(str, k.traffic)), results)
 
 
 def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: Sequence[bytes]) -> Artifact:

@@ -98,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write replay files: of clusters that differ from TensorFlow, else of all; they hold weights and generated inputs",
     )
+    parser.add_argument("--profile", action="store_true", help="make code whose every launch can be traced, a little slower")
     parser.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before writing it")
     parser.add_argument("--no-timing", action="store_true", help="verify, but do not time (and never put back for speed)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
@@ -142,7 +143,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         with remote.compiling(args, say) as elsewhere:
             result = optimize_graph_def(
-                graph, outputs=outputs or None, options=options, dry_run=args.dry_run, progress=say, elsewhere=elsewhere
+                graph, outputs=outputs or None, options=options, dry_run=args.dry_run, profile=args.profile, progress=say,
+                elsewhere=elsewhere,
             )
     except GraphError as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e

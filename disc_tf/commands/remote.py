@@ -69,6 +69,8 @@ def check(args: argparse.Namespace) -> None:
         refuse(args, ["remote", "remote_dry_run", "dry_run"], "does not go with --remote-result, whose answer is there already")
     if args.output and args.output.endswith(STANDALONE_SUFFIX):
         refuse(args, NO_DISC)
+    if args.remote or args.remote_dry_run or args.remote_result:
+        refuse(args, ["profile"], "is for code that is compiled here: leave out --remote and its kin")
     if not args.remote:
         refuse(args, NOT_REMOTE)
         if not args.remote_result:

@@ -117,7 +117,7 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
         check_sizes(specs, sizes or [], "" if names else own_names(args.input, args.inputs_json))
     with scratch(f".{target.name}.", target.parent) as temp:
         made = temp / target.name
-        found = compile_graph_def(graph, outputs or None, made, options=options, names=names, progress=say)
+        found = compile_graph_def(graph, outputs or None, made, options=options, names=names, profile=args.profile, progress=say)
         report: dict[str, Any] = {
             "output": args.output, "inputs": found.inputs, "outputs": found.outputs, "kernels": found.kernels,
             "weight_bytes": found.weight_bytes, "file_bytes": found.file_bytes, "times_ms": found.times_ms,

@@ -118,8 +118,8 @@ def _standalone(args: argparse.Namespace, given: Mapping[str, np.ndarray], say: 
             traced = trace_runner(runner, values, runs=args.runs, threads=args.threads)
     except (DiscError, ArtifactError, ValueError, TypeError) as e:
         raise CommandError(f"{args.model}: {e}" if args.model not in str(e) else str(e)) from e
-    note = "small kernels of a stand-alone file are called directly: their time is the host program's (trace the graph to see each)"
-    return traced, at, [note]
+    note = "small kernels are called directly: their time is the host program's (`disc-tf optimize --profile` makes a file that shows each)"
+    return traced, at, [] if all(p.complete for p in traced.programs.values()) else [note]
 
 
 def _dims(name: str, shape: Sequence[int | None]) -> tuple[int | str, ...]:
@@ -198,7 +198,7 @@ def _graph(args: argparse.Namespace, given: Mapping[str, np.ndarray], say: Say) 
     feeds = _feeds(args, result.graph_def, values, {key: tensor for tensor, key in names.items()})
     say(f"running at {at}, {counted(args.runs, 'time')}")
     traced = guarded(
-        args.model, lambda: trace_graph(result.graph_def, result.report, feeds, outputs, runs=args.runs, threads=args.threads)
+        args.model, lambda: trace_graph(result.graph_def, feeds, outputs, runs=args.runs, threads=args.threads)
     )
     return traced, at, notes
 

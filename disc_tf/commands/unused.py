@@ -50,6 +50,7 @@ FOR_GRAPHS = {
     "external_weights": "is for GraphDefs: a SavedModel has its weights in files already",
     "inputs_json": "is for GraphDefs: a SavedModel has signatures (--signature)",
     "capture": "is for GraphDefs: freeze a signature to a graph for replay files",
+    "profile": "is for GraphDefs and .disc files: `disc-tf trace` compiles a signature for its trace by itself",
 }
 #: anything but a `.disc` file
 ONE_SEGMENT = {"segments": "is for stand-alone files (-o NAME.disc): a cluster in TensorFlow starts when all its inputs are there"}

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disc_tf.report import ClusterReport, KernelReport
+from disc_tf.runtime.artifact import Artifact, StepSpec
 from disc_tf.runtime.recording import Event, Recording
 
 #: kinds that are time of the host program's own thread, directly inside a segment or what holds them
@@ -50,60 +50,70 @@ def label_of(symbol: str, nodes: Sequence[str]) -> str:
 
 @dataclasses.dataclass
 class Program:
-    """What is known of an executable: kernel -> nodes of all its launches, and from its compilation (else nothing) what each has to do."""
+    """What is known of an executable: kernel -> nodes of all its launches, and, of code compiled for traces, the steps of its program, a
+    list for each target (a run's kernels are those of one of them)."""
 
     nodes: Mapping[str, Sequence[str]]
-    kernels: Sequence[KernelReport] = ()
+    targets: Sequence[Sequence[StepSpec]] = ()
 
     @staticmethod
-    def of(nodes: Mapping[str, Sequence[str]], cluster: ClusterReport | None = None) -> Program:
-        return Program(nodes, cluster.kernels if cluster is not None else ())
+    def of(artifact: Artifact) -> Program:
+        return Program(artifact.kernels, [*artifact.steps.values()])
 
-    def steps(self, symbols: Sequence[str]) -> list[KernelReport | None]:
+    @property
+    def complete(self) -> bool:
+        """Whether every launch of its runs is recorded."""
+        return bool(self.targets)
+
+    def steps(self, symbols: Sequence[str]) -> list[StepSpec | None]:
         """Which step each launch of a run belongs to, where that is sure. ``symbols``: of the launches in order.
 
         It is for a kernel that only one step has; for one that several have (equal layers) if the launches are the whole of the
         program, in its order: no loop, and no branch that was not taken.
         """
-        whole = self._in_order(symbols)
-        if whole is not None:
-            return [*whole]
-        return [found[0] if len(found := self._having(s)) == 1 else None for s in symbols]
+        for target in self.targets:
+            if (whole := _in_order(target, symbols)) is not None:
+                return [*whole]
+        each = [next(filter(None, (_having(target, s) for target in self.targets)), []) for s in symbols]
+        return [found[0] if len(found) == 1 else None for found in each]
 
-    def _having(self, symbol: str) -> list[KernelReport]:
-        return [k for k in self.kernels if any(symbol in variant for variant in k.variants)]
-
-    def _in_order(self, symbols: Sequence[str]) -> list[KernelReport] | None:
-        out: list[KernelReport] = []
-        for kernel in self.kernels:
-            at = len(out)
-            variant = next((v for v in sorted(kernel.variants, key=len, reverse=True) if list(symbols[at : at + len(v)]) == v), None)
-            if variant is None:
-                return None
-            out += [kernel] * len(variant)
-        return out if len(out) == len(symbols) else None
-
-    def nodes_of(self, symbol: str, step: KernelReport | None) -> Sequence[str]:
+    def nodes_of(self, symbol: str, step: StepSpec | None) -> Sequence[str]:
         return step.nodes if step is not None and step.nodes else self.nodes.get(symbol, ())
 
-    def label(self, symbol: str, step: KernelReport | None = None) -> str:
+    def label(self, symbol: str, step: StepSpec | None = None) -> str:
         nodes = self.nodes_of(symbol, step)
         return label_of(symbol, nodes) if nodes else symbol or "part of a library function"
 
-    def work(self, symbol: str, step: KernelReport | None, extents: Mapping[str, int]) -> dict[str, Any]:
+    def work(self, symbol: str, step: StepSpec | None, extents: Mapping[str, int]) -> dict[str, Any]:
         """Kind, operations, bytes and shapes of a launch, as far as they are known: its step's, or what all steps with its kernel share."""
-        each = [_work(k, extents) for k in ([step] if step is not None else self._having(symbol))]
+        found = [step] if step is not None else next(filter(None, (_having(target, symbol) for target in self.targets)), [])
+        each = [_work(k, extents) for k in found]
         return {key: value for key, value in each[0].items() if all(e.get(key) == value for e in each)} if each else {}
 
 
-def steps_of(events: Sequence[Event], programs: Mapping[str, Program]) -> dict[int, KernelReport]:
+def _having(steps: Sequence[StepSpec], symbol: str) -> list[StepSpec]:
+    return [k for k in steps if any(symbol in variant for variant in k.variants)]
+
+
+def _in_order(steps: Sequence[StepSpec], symbols: Sequence[str]) -> list[StepSpec] | None:
+    out: list[StepSpec] = []
+    for step in steps:
+        at = len(out)
+        variant = next((v for v in sorted(step.variants, key=len, reverse=True) if tuple(symbols[at : at + len(v)]) == tuple(v)), None)
+        if variant is None:
+            return None
+        out += [step] * len(variant)
+    return out if len(out) == len(symbols) else None
+
+
+def steps_of(events: Sequence[Event], programs: Mapping[str, Program]) -> dict[int, StepSpec]:
     """Number of a launch or of a thread's part of one (in the order given) -> its step, where that is sure."""
     around = holders(events)
     launches: dict[int, list[int]] = defaultdict(list)
     for i, e in enumerate(events):
         if e.kind in ("kernel", "library") and (i not in around or around[i].kind == "segment"):
             launches[e.run].append(i)
-    out: dict[int, KernelReport] = {}
+    out: dict[int, StepSpec] = {}
     for numbers in launches.values():
         numbers.sort(key=lambda i: events[i].begin_ns)
         program = programs.get(events[numbers[0]].executable, Program({}))
@@ -122,7 +132,7 @@ def steps_of(events: Sequence[Event], programs: Mapping[str, Program]) -> dict[i
     return out
 
 
-def _work(kernel: KernelReport, extents: Mapping[str, int]) -> dict[str, Any]:
+def _work(kernel: StepSpec, extents: Mapping[str, int]) -> dict[str, Any]:
     from disc_tf.insight.profile import evaluate
 
     out: dict[str, Any] = {"kind": kernel.kind}
@@ -248,7 +258,7 @@ def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 
 def _described(
-    e: Event, program: Program, step: KernelReport | None, extents: Mapping[str, int], shapes: Mapping[str, Sequence[int]]
+    e: Event, program: Program, step: StepSpec | None, extents: Mapping[str, int], shapes: Mapping[str, Sequence[int]]
 ) -> tuple[str, dict[str, Any]]:
     """What a slice is called, and what is said of it."""
     if e.kind == "run":

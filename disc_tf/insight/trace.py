@@ -13,7 +13,6 @@ import numpy as np
 from disc_tf.frontend.rewrite import LAUNCH_OP
 from disc_tf.frontend.tfproto import serialized
 from disc_tf.insight.chrome_trace import Program, TfSlice
-from disc_tf.report import Report
 from disc_tf.runtime.artifact import unpack
 from disc_tf.runtime.recording import Recording, record
 
@@ -35,9 +34,9 @@ class Traced:
 
 
 def trace_graph(
-    graph_def: Any, report: Report, feeds: Mapping[str, np.ndarray], outputs: Sequence[str], *, runs: int, threads: int = 0
+    graph_def: Any, feeds: Mapping[str, np.ndarray], outputs: Sequence[str], *, runs: int, threads: int = 0
 ) -> Traced:
-    """``runs`` runs of an optimised graph (of ``report``; compiled with ``profile=True``, or small kernels are not seen) in a session.
+    """``runs`` runs of an optimised graph (compiled with ``profile=True``, or small kernels are not seen) in a session.
 
     feeds: tensor -> value. threads: of TensorFlow and ours, 0 for all. Raises TensorFlow's errors.
     """
@@ -47,12 +46,11 @@ def trace_graph(
     from disc_tf.runtime.executable import set_num_threads
 
     disc_tf.ops.load_op_library()
-    clusters = {c.name: c for c in report.compiled_clusters}
     programs = {}
     for node in graph_def.node:
         if node.op == LAUNCH_OP:
             artifact = unpack(node.attr["executable"].s)
-            programs[artifact.name] = Program.of(artifact.kernels, clusters.get(artifact.name))
+            programs[artifact.name] = Program.of(artifact)
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(tf.compat.v1.GraphDef.FromString(serialized(graph_def)), name="")
@@ -102,7 +100,7 @@ def trace_runner(runner: Runner, inputs: Mapping[str, np.ndarray], *, runs: int,
                 spent.append((time.perf_counter_ns() - start) / 1e6)
     finally:
         set_num_threads(0)
-    return Traced(recording, {artifact.name: Program.of(artifact.kernels)}, [], spent)
+    return Traced(recording, {artifact.name: Program.of(artifact)}, [], spent)
 
 
 __all__ = ["Traced", "trace_graph", "trace_runner"]

@@ -122,7 +122,7 @@ def _check_cluster(c: Any, owner: dict[str, str], limits: ResultLimits) -> None:
 
 
 def _check_artifact(c: Any, a: Artifact, limits: ResultLimits) -> None:
-    if a.constants or a.signed or pack(a) != c.executable:
+    if a.constants or a.signed or a.steps or pack(a) != c.executable:
         raise CheckError("its artefact holds something besides what it is read as (was it made by another version?)")
     if not a.abi_version == c.abi == ABI_VERSION:
         raise CheckError(f"its artefact has ABI {a.abi_version} (said to be {c.abi}), this version has {ABI_VERSION}")

@@ -7,7 +7,8 @@ Layout (little-endian)::
     table    32 bytes a section   char[4] tag, u32 crc32 of the payload, u64 offset, u64 size, u32 flags, u32 zero
     payloads 64-byte aligned
 
-Sections: one ``META`` (signature, checks, segments, prepared entries), at most one ``KMAP`` (kernel -> nodes), at most one ``SIGN``
+Sections: one ``META`` (signature, checks, segments, prepared entries), at most one ``KMAP`` (kernel -> nodes), at most one ``STEP``
+(what each step of the program has to do; of code compiled for traces, nothing else reads it), at most one ``SIGN``
 (what a service signed of it: statement and signature, looked at under a trust policy only) and one ``CODE`` per target; in a stand-alone
 file also ``CNST`` (the table of constants) and ``DATA`` (their bytes, 64-byte aligned in the file; `artifact_file` writes both). A reader
 skips tags it does not know unless flag bit 0 (required) is set; payloads with flag bit 1 (bulk) are mapped and not summed up when loaded.
@@ -50,7 +51,7 @@ DTYPES: dict[str, tuple[int, int, int]] = {
 }  # fmt: skip
 _DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
 KINDS = ("const", "host", "device")
-_KNOWN = (b"META", b"KMAP", b"CODE", b"CNST", b"SIGN")
+_KNOWN = (b"META", b"KMAP", b"STEP", b"CODE", b"CNST", b"SIGN")
 
 T = TypeVar("T")
 
@@ -144,8 +145,25 @@ class SignedStatement:
 
 
 @dataclass(frozen=True)
+class StepSpec:
+    """A step of a program in its order: kind of fusion, original nodes, the kernels of each of its forms.
+
+    In the argument dims (``a<i>d<k>``: axis k of argument i) operations of its products ("" if it has none), bytes that it has to move at
+    least (a sum), and dtype and dims of what it makes.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    variants: tuple[tuple[str, ...], ...]
+    flops: str = ""
+    traffic: tuple[str, ...] = ()
+    results: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
 class Artifact:
-    """A compiled cluster. `kernels` maps a kernel's symbol to the original nodes it computes (debug, reports)."""
+    """A compiled cluster. `kernels` maps a kernel's symbol to the original nodes it computes (debug, reports); `steps` has for each
+    target, by its ISA, the steps of its uniform bodies: of code compiled for traces, else nothing."""
 
     args: tuple[ArgSpec, ...]
     results: tuple[ResultSpec, ...]
@@ -160,6 +178,7 @@ class Artifact:
     #: of a stand-alone file; `pack` leaves them out
     constants: tuple[ConstantSpec, ...] = ()
     signed: SignedStatement | None = None
+    steps: dict[str, tuple[StepSpec, ...]] = field(default_factory=dict)
 
 
 def tensor_digest(array: np.ndarray, dtype: str) -> bytes:
@@ -239,6 +258,35 @@ def _write_kernels(kernels: dict[str, tuple[str, ...]]) -> bytes:
     return _list(_record(_str(k), _list(_str(n) for n in nodes)) for k, nodes in kernels.items())
 
 
+def _texts(items: Iterable[str]) -> bytes:
+    return _list(map(_str, items))
+
+
+def _write_steps(steps: dict[str, tuple[StepSpec, ...]]) -> bytes:
+    def one(s: StepSpec) -> bytes:
+        lists = (_list(_record(_texts(v)) for v in group) for group in (s.variants, s.results))
+        return _record(_str(s.kind), _str(s.flops), _texts(s.nodes), _texts(s.traffic), *lists)
+
+    return _list(_record(_str(isa), _list(map(one, found))) for isa, found in steps.items())
+
+
+def _read_steps(payload: memoryview) -> dict[str, tuple[StepSpec, ...]]:
+    def texts(r: _Reader) -> tuple[str, ...]:
+        return r.list(r.text)
+
+    def one(r: _Reader) -> StepSpec:
+        kind, flops, nodes, traffic = r.text(), r.text(), texts(r), texts(r)
+        variants, results = (r.list(lambda: texts(r.record())) for _ in range(2))
+        return StepSpec(kind, nodes, variants, flops, traffic, results)
+
+    found: dict[str, tuple[StepSpec, ...]] = {}
+    section = _Reader(payload, "STEP section")
+    for r in section.list(section.record):
+        isa = r.text()
+        found[isa] = r.list(lambda r=r: one(r.record()))
+    return found
+
+
 def _write_code(t: TargetCode) -> bytes:
     return _record(_str(t.isa), _list(_str(f) for f in t.features)) + _bytes(t.image)
 
@@ -276,6 +324,8 @@ def sections_of(artifact: Artifact) -> list[tuple[bytes, int, bytes]]:
     sections = [(b"META", FLAG_REQUIRED, _write_meta(artifact))]
     if artifact.kernels:
         sections.append((b"KMAP", 0, _write_kernels(artifact.kernels)))
+    if artifact.steps:
+        sections.append((b"STEP", 0, _write_steps(artifact.steps)))
     sections += [(b"CODE", FLAG_REQUIRED, _write_code(t)) for t in artifact.targets]
     if artifact.signed is not None:
         sections.append((b"SIGN", 0, _record(_bytes(artifact.signed.statement), _bytes(artifact.signed.signature))))
@@ -424,8 +474,9 @@ def unpack(data: bytes | memoryview) -> Artifact:
             for r in k.list(k.record):
                 symbol = r.text()
                 kernels[symbol] = r.list(r.text)
+    steps = next((_read_steps(p) for tag, p in sections if tag == b"STEP"), {})
     artifact = Artifact(
-        args=args, results=results, segments=segments, checks=checks, prepared=prepared, kernels=kernels,
+        args=args, results=results, segments=segments, checks=checks, prepared=prepared, kernels=kernels, steps=steps,
         targets=tuple(_read_code(p) for tag, p in sections if tag == b"CODE"),
         name=name, compiler_version=version, abi_version=abi, constants=_read_constants(sections),
         signed=_read_signed(sections),

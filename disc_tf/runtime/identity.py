@@ -40,8 +40,8 @@ def code_identity(artifact: Artifact) -> bytes:
     """SHA-256 (32 bytes) over versions; kind, dtype and dims of each argument; dtype, dims and place of each result; codes of the checks;
     segments; prepared entries; instruction set, features and image of each target.
 
-    Not in it: the artefact's name, names of arguments and results, digests of arguments, nodes and messages of checks, kernel names, what
-    was signed.
+    Not in it: the artefact's name, names of arguments and results, digests of arguments, nodes and messages of checks, kernel names,
+    steps, what was signed.
     Every part is preceded by its length, so different artefacts have different encodings.
     """
     h = hashlib.sha256(_DOMAIN)

@@ -71,6 +71,16 @@ def test_numpy_is_enough_to_run_a_stand_alone_file(graph: G, tmp_path: Path) -> 
     np.testing.assert_allclose(json.loads(done.stdout)["y"]["values"], np.tanh(x), rtol=1e-5)
 
 
+@pytest.mark.parametrize("profile", [False, True])
+def test_numpy_is_enough_to_trace_one(graph: G, tmp_path: Path, profile: bool) -> None:
+    compile_graph_def(graph.proto, ["y"], tmp_path / "m.disc", targets="native", profile=profile)
+    done = cli(ALL, tmp_path, "trace", "m.disc", "-o", "t.json", "--shape", "x/0=9", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["clusters"]["m"]["run_us"] > 0
+    kernels = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e.get("cat") == "kernel"]
+    assert all(k["args"]["makes"] == ["f32[9,4]"] for k in kernels) and bool(kernels) == profile
+
+
 @pytest.mark.parametrize("arguments", [["--version"], ["optimize", "--help"], ["completion", "bash"]])
 def test_numpy_is_enough_to_ask(arguments: list[str], tmp_path: Path) -> None:
     done = cli(ALL, tmp_path, *arguments)
@@ -97,6 +107,7 @@ def test_numpy_is_enough_for_the_doctor(tmp_path: Path) -> None:
         (["serve", "."], "serve"),
         (["serving", "prepare", ".", "--to", "to"], "compiler,serve"),
         (["run", "{graph}"], "compiler"),
+        (["trace", "{graph}", "-o", "out.pb"], "compiler"),
     ],
 )
 def test_others_say_what_to_install(arguments: list[str], extra: str, graph: G, tmp_path: Path) -> None:

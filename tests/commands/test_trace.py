@@ -41,13 +41,29 @@ def test_a_stand_alone_file(model: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert run("trace", model, "-o", out, "--shape", "x/0=5000", "--runs", "4") == 0
     told = capsys.readouterr()
     assert f"wrote {out}: " in told.out and "of 4 runs at x/0=5000; open it in https://ui.perfetto.dev" in told.out
-    assert "host program" in told.out and "note: small kernels of a stand-alone file are called directly" in told.out
+    assert "host program" in told.out and "note: small kernels are called directly" in told.out
     assert "running" in told.err
     found = read(out)
     assert len([e for e in found if e["cat"] == "run"]) == 4
     kernel = next(e for e in found if e["cat"] == "kernel" and e["args"]["tasks"] > 1 and "m" in e["args"]["nodes"])
     assert kernel["args"]["cluster"] == "model" and kernel["args"]["kernel"].startswith("k_gemm")
     assert next(e for e in found if e["cat"] == "run")["args"]["arguments"] == {"x": [5000, 8]}
+
+
+def test_a_stand_alone_file_in_which_everything_is_seen(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`optimize --profile`: small kernels too, with shapes, operations and bytes; the answers stay the same bits."""
+    made, out = tmp_path / "seen.disc", tmp_path / "t.json"
+    graph = model.parent / "in.pb"
+    assert run("optimize", graph, "-o", made, "-q", "--no-verify", "--target", "native", "--no-use-tf-shapes", "--profile") == 0
+    assert run("trace", made, "-o", out, "-q", "--input", f"x={model.parent / 'x.npy'}", "--runs", "2") == 0
+    assert "note" not in capsys.readouterr().out
+    kernels = [e["args"] for e in read(out) if e["cat"] == "kernel" and "m" in e["args"]["nodes"]]
+    assert len(kernels) == 2 and all(k["flops"] == 2 * 3 * 8 * 4 and k["makes"] == ["f32[3,4]"] and k["bytes"] > 0 for k in kernels)
+    answers = []
+    for file in (model, made):
+        assert run("run", file, "--input", f"x={model.parent / 'x.npy'}", "-o", tmp_path / "y.npz") == 0
+        answers.append(np.load(tmp_path / "y.npz")["y"].tobytes())
+    assert answers[0] == answers[1]
 
 
 def test_given_inputs_and_json(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,8 @@ REFUSED = [
     (MODEL, ["--external-weights"], "--external-weights is for GraphDefs"),
     (MODEL, ["--capture", "d"], "--capture is for GraphDefs"),
     (MODEL, ["--segments", "one"], "--segments is for stand-alone files"),
+    (MODEL, ["--profile"], "--profile is for GraphDefs and .disc files"),
+    (OPTIMIZE, ["--remote-dry-run", "--profile"], "--profile is for code that is compiled here"),
     (MODEL, ["--freeze", "--all-functions"], "--all-functions does not go with --freeze"),
     (MODEL, ["--signature", "s", "--all-functions"], "--all-functions does not go with --signature"),
     (INSPECT, ["--dump-dir", "d"], "--dump-dir is for `disc-tf optimize`"),

@@ -11,7 +11,7 @@ import pytest
 
 from disc_tf.compiler import compile_module
 from disc_tf.insight.chrome_trace import Program, TfSlice, holders, host_gaps, label_of, runs_us, shares, steps_of, trace_json
-from disc_tf.report import ClusterReport, KernelReport
+from disc_tf.runtime.artifact import StepSpec
 from disc_tf.runtime.executable import Executable, set_num_threads
 from disc_tf.runtime.recording import Event, Recording, record
 from tests.runtime.test_profile import K, N, _module
@@ -74,13 +74,13 @@ def test_what_begins_or_ends_at_once() -> None:
     assert host_gaps([nothing, segment])[0].end_ns == 15 and len(host_gaps([nothing, segment])) == 2
 
 
-def report(symbol: str, nodes: list[str], *variants: list[str]) -> KernelReport:
-    return KernelReport(symbol, "gemm", nodes, "2*a0d0*a0d1", ["4*a0d0"], [*variants] or [[symbol]], [["f32", "a0d0", "n0"]])
+def step(symbol: str, nodes: list[str], *variants: tuple[str, ...]) -> StepSpec:
+    return StepSpec("gemm", tuple(nodes), variants or ((symbol,),), "2*a0d0*a0d1", ("4*a0d0",), (("f32", "a0d0", "n0"),))
 
 
 def test_equal_kernels_of_several_layers_are_told_apart_by_their_order() -> None:
-    kernels = [report("k", ["one/MatMul"]), report("k", ["two/MatMul"], ["small"], ["k", "rest"]), report("q", ["end"])]
-    program = Program({"k": ["one/MatMul", "two/MatMul"], "q": ["end"]}, kernels)
+    kernels = [step("k", ["one/MatMul"]), step("k", ["two/MatMul"], ("small",), ("k", "rest")), step("q", ["end"])]
+    program = Program({"k": ["one/MatMul", "two/MatMul"], "q": ["end"]}, [[step("other_target", ["one/MatMul"])], kernels])
 
     def names(symbols: list[str]) -> list[str | None]:
         return [s.nodes[0] if s is not None else None for s in program.steps(symbols)]
@@ -109,8 +109,8 @@ def test_labels(symbol: str, nodes: list[str], label: str) -> None:
 
 
 def test_the_file_of_a_run() -> None:
-    kernels = [report("k_gemm", ["one/Reshape", "one/MatMul"]), report("k_gemm", ["two/MatMul"]), report("sort", ["s/TopKV2"], ["sort"])]
-    programs = {"c": Program.of({"k_gemm": ["one/MatMul", "two/MatMul"]}, ClusterReport("c", 3, kernels=kernels))}
+    kernels = [step("k_gemm", ["one/Reshape", "one/MatMul"]), step("k_gemm", ["two/MatMul"]), step("sort", ["s/TopKV2"])]
+    programs = {"c": Program({"k_gemm": ["one/MatMul", "two/MatMul"]}, [kernels])}
     recording = Recording(RUN, 3, {7: "python", 8: "disc_tf/0"})
     tensorflow = [TfSlice("c", "DiscLaunch", 2, 110), TfSlice("out", "Identity", 111, 112), TfSlice("slow", "Work", 50, 200)]
     data = json.loads(trace_json(recording, programs, tensorflow, {"at": "B=5"}))
@@ -133,7 +133,7 @@ def test_the_file_of_a_run() -> None:
 
 
 def test_times_add_up() -> None:
-    programs = {"c": Program.of({})}
+    programs = {"c": Program({})}
     found = {s.name: (s.calls, s.us) for s in shares(Recording(RUN), programs)}
     assert found["k_gemm"] == (2, 0.03) and found["packed constants"] == (1, 0.01) and found["sort"] == (1, 0.009)
     assert sum(us for _, us in found.values()) == pytest.approx(0.09)  # the segment
@@ -151,8 +151,6 @@ def test_nothing_was_recorded() -> None:
 def test_a_real_run() -> None:
     """All tasks of every launch are seen on two threads; kernels, the host program and the rest are the segment."""
     compiled = compile_module(_module("a0d0"), ["x86-64-v2"], name="model", profile=True)
-    cluster = ClusterReport("model", 4)
-    compiled.describe(cluster)
     x, w = np.ones((3000, K), np.float32), np.ones((K, N), np.float32)
     set_num_threads(2)
     try:
@@ -160,7 +158,7 @@ def test_a_real_run() -> None:
             with record() as recording:
                 for _ in range(3):
                     executable.run([x, w])
-            programs = {"model": Program.of(executable.artifact.kernels, cluster)}
+            programs = {"model": Program.of(executable.artifact)}
     finally:
         set_num_threads(0)
     found = slices(trace_json(recording, programs))

@@ -15,6 +15,7 @@ from disc_tf.runtime.artifact import (
     ResultSpec,
     SegmentSpec,
     SignedStatement,
+    StepSpec,
     TargetCode,
     pack,
     unpack,
@@ -45,6 +46,7 @@ def change(path: str, value: Any, of: Any = ARTIFACT) -> Any:
 FILLED_IN: dict[str, Any] = {
     "name": "mine", "args.0.name": "kernel", "args.1.name": "x:0", "args.0.digest": b"d" * 32, "results.0.name": "y",
     "checks.0.message": "argument kernel", "checks.0.node": "kernel", "kernels": {},
+    "steps": {"x86-64-v2": (StepSpec("gemm", ("n6",), (("k",),)),)},
     "signed": SignedStatement(b"statement", b"signature"),
 }  # fmt: skip
 SIGNED: dict[str, Any] = {
