@@ -51,7 +51,7 @@ class CompiledCluster:
             KernelReport(
                 k.symbol, k.kind, k.nodes, str(k.flops) if k.flops is not None else "", [*map(str, k.traffic)], [*map(list, k.variants)],
                 [[t.dtype.ir_name, *map(str, t.dims)] for t in k.results],
-                weights=[*map(str, k.weights)], operations=[*map(str, k.operations)],
+                weights=[*map(str, k.weights)], picked=[*map(str, k.picked)], operations=[*map(str, k.operations)],
                 parts=[[[str(tasks), str(grain)] for tasks, grain in variant] for variant in k.parts],
             )
             for k in self.kernels

@@ -45,12 +45,13 @@ NOMINAL: Mapping[str, Rates] = {
 }
 
 #: lane operations of an op for each element of its result (of a reduction: of its operand), where it is not 1: its time in a loop of its
-#: own with x86-64-v4 over `lane_ps`. Integer division goes through scalar instructions on every target.
+#: own with x86-64-v4 over `lane_ps`; of a reduction over rows, with the pass over the row that it ends. Integer division goes through
+#: scalar instructions on every target.
 WEIGHTS: Mapping[str, float] = {
     "exponential": 17, "exponential_minus_one": 19, "log": 23, "log_plus_one": 33, "sqrt": 15, "rsqrt": 29, "cbrt": 40, "sine": 55,
     "cosine": 52, "tan": 58, "tanh": 28, "logistic": 22, "erf": 49, "erfc": 40, "asin": 19, "acos": 20, "atan": 25, "sinh": 28,
     "cosh": 23, "asinh": 69, "acosh": 56, "atanh": 52, "lgamma": 410, "digamma": 570, "divide": 12, "remainder": 73, "power": 178,
-    "atan2": 42, "gather": 20, "pad": 12, "dynamic_update_slice": 10, "dynamic_slice": 4, "reverse": 4,
+    "atan2": 42, "gather": 20, "pad": 12, "dynamic_update_slice": 10, "dynamic_slice": 4, "reverse": 4, "reduce": 10,
 }  # fmt: skip
 INTEGER_DIVISION = 110.0
 #: of each operand of a concatenation: a loop kernel branches over them (20 for 2 of them, 62 for 8)
@@ -182,14 +183,16 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Demand:
-    """What one launch of a kernel asks for. ``flops``: of products; ``operations``: lane operations of all else; ``traffic``: bytes to move
-    at least, ``weights``: those of them that are constants; ``chunks``: parts that it may be cut into; ``launches``: kernels in turn."""
+    """What one launch of a kernel asks for. ``flops``: of products; ``operations``: lane operations of all else; ``traffic``: bytes to
+    move at least, ``weights``: those of them that are constants, ``picked``: rows or elements that other data pick; ``chunks``: parts that
+    it may be cut into; ``launches``: kernels in turn."""
 
     kind: str
     flops: float
     operations: float
     traffic: float
     weights: float = 0.0
+    picked: float = 0.0
     chunks: float = 1.0
     launches: int = 1
 
@@ -205,13 +208,14 @@ class Prediction:
 
 def predict(demand: Demand, machine: Machine, all_weights: float = 0.0) -> Prediction:
     """The time of a launch. ``all_weights``: bytes of constants that a whole run reads: they are in the memory that holds that many,
-    however few one kernel reads of them, since all the others come between two runs of it."""
+    however few one kernel reads of them, since all the others come between two runs of it. Tables that are picked from are there too."""
     threads = max(1, min(machine.threads, int(demand.chunks)))
     share = threads / machine.threads
     peak = machine.gflops * share  # flops a nanosecond
     compute = demand.flops / (peak * PRODUCT_SHARE.get(demand.kind, 1.0)) + demand.operations * LANE_PER_MAC / (peak / 2)
-    near = max(demand.traffic - demand.weights, 0.0)
-    memory = near / machine.rate(demand.traffic) + demand.weights / machine.rate(max(all_weights, demand.traffic))
+    near = max(demand.traffic - demand.weights - demand.picked, 0.0)
+    far = demand.weights + demand.picked * SCATTERED
+    memory = near / machine.rate(demand.traffic) + far / machine.rate(max(all_weights, demand.traffic))
     memory /= share
     overhead = (LAUNCH_US + (HANDOVER_US if threads > 1 else 0.0)) * demand.launches
     work = max(compute, memory) / 1e3

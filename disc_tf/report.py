@@ -37,8 +37,8 @@ class KernelReport:
 
     ``flops``: of its products, ``traffic``: bytes that it has to move at least (a sum); both in the argument dims. ``variants``: the
     symbols of all its forms, of which the host program picks one by shape; ``parts``: tasks, and how many of them make a chunk of parallel
-    work, of each kernel of each form. ``weights``: the terms of ``traffic`` that are constants; ``operations``: lane operations beside the
-    products (`disc_tf.costs`), a sum. ``results``: dtype and dims of what it makes.
+    work, of each kernel of each form. ``weights``: the terms of ``traffic`` that are constants, ``picked``: that other data pick;
+    ``operations``: lane operations beside the products (`disc_tf.costs`), a sum. ``results``: dtype and dims of what it makes.
     """
 
     symbol: str
@@ -49,6 +49,7 @@ class KernelReport:
     variants: list[list[str]] = dataclasses.field(default_factory=list)
     results: list[list[str]] = dataclasses.field(default_factory=list)
     weights: list[str] = dataclasses.field(default_factory=list)
+    picked: list[str] = dataclasses.field(default_factory=list)
     operations: list[str] = dataclasses.field(default_factory=list)
     parts: list[list[list[str]]] = dataclasses.field(default_factory=list)
 

@@ -31,7 +31,7 @@ def test_every_target_has_rates() -> None:
 
 
 def test_weights() -> None:
-    assert costs.WEIGHTS.keys() <= ELEMENTWISE | {"gather", "pad", "dynamic_update_slice", "dynamic_slice", "reverse"}
+    assert costs.WEIGHTS.keys() <= ELEMENTWISE | {"gather", "pad", "dynamic_update_slice", "dynamic_slice", "reverse", "reduce"}
     assert weight("add") == 1 and weight("reshape") == 0 and weight("add", wide=True) == 2
     assert weight("divide", integer=True) > weight("divide") > 1
     assert weight("concatenate", operands=8) == 4 * weight("concatenate", operands=2)
@@ -101,6 +101,8 @@ def test_a_prediction_follows_the_memory() -> None:
     """What fits into the cache is faster there; weights are where those of the whole model are."""
     near, far = Demand("loop", 0.0, 0.0, 9e5), Demand("loop", 0.0, 0.0, 1.8e6)
     assert predict(far, MACHINE).us > 10 * predict(near, MACHINE).us and predict(near, MACHINE).bound == "memory"
+    picked = dataclasses.replace(near, picked=9e5)
+    assert predict(picked, MACHINE).us - costs.LAUNCH_US == pytest.approx(costs.SCATTERED * (predict(near, MACHINE).us - costs.LAUNCH_US))
     weights = dataclasses.replace(near, weights=8e5)
     assert predict(weights, MACHINE, 9e8).us > predict(weights, MACHINE, 8e5).us == predict(near, MACHINE).us
     assert predict(Demand("loop", 0.0, 0.0, 10.0), MACHINE).bound == "launch"
@@ -112,7 +114,7 @@ def test_a_prediction_follows_the_memory() -> None:
 def test_no_prediction_is_below_the_roofline(kind: str, chunks: float) -> None:
     for flops in (0.0, 1e3, 1e9):
         for traffic in (0.0, 10.0, 999_999.0, 1_000_001.0, 1e9):
-            found = predict(Demand(kind, flops, 10.0, traffic, traffic / 2, chunks), MACHINE, traffic)
+            found = predict(Demand(kind, flops, 10.0, traffic, traffic / 2, traffic / 4, chunks), MACHINE, traffic)
             assert found.us >= MACHINE.least_us(flops, traffic)[0]
 
 

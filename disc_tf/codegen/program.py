@@ -22,7 +22,7 @@ from disc_tf.codegen.context import EmitContext, PrepareTable
 from disc_tf.codegen.cpu.emit import emit_fusion
 from disc_tf.codegen.cpu.pack import emit_pack
 from disc_tf.codegen.cpu.target import CpuTarget, target_named
-from disc_tf.codegen.describe import MemoryUse, memory_use, operations, traffic, weights
+from disc_tf.codegen.describe import MemoryUse, memory_use, operations, picked, traffic, weights
 from disc_tf.codegen.host import (
     BodyEmitter,
     CheckTable,
@@ -108,8 +108,8 @@ class KernelInfo:
     """One launch: symbol, kind of fusion, nodes; for products the floating-point operations (of multiply-adds only).
 
     ``variants``: the symbols of every variant, ``symbol`` has those of the last. ``traffic``: bytes to move at least, a sum of these;
-    ``weights``: those terms that are constants; ``operations``: lane operations, a sum; ``parts``: tasks and grain of every kernel of every
-    variant; ``results``: dtype and dims of what it makes.
+    ``weights``: those terms that are constants; ``picked``: those that other data pick; ``operations``: lane operations, a sum; ``parts``:
+    tasks and grain of every kernel of every variant; ``results``: dtype and dims of what it makes.
     """
 
     symbol: str
@@ -120,6 +120,7 @@ class KernelInfo:
     traffic: tuple[Dim, ...] = ()
     results: tuple[TensorType, ...] = ()
     weights: tuple[Dim, ...] = ()
+    picked: tuple[Dim, ...] = ()
     operations: tuple[Dim, ...] = ()
     parts: tuple[tuple[tuple[Dim, Dim], ...], ...] = ()
 
@@ -307,7 +308,8 @@ class _TargetProgram:
                 names = ", ".join(variants[-1])
                 made = tuple(v.type for v in fusion.outputs if isinstance(v.type, TensorType))
                 info = KernelInfo(names, fusion.kind, list(fusion.nodes), product_flops(fusion), variants, traffic(fusion), made)
-                info.weights, info.operations = weights(fusion, self._weights), operations(fusion)
+                info.weights, info.picked = weights(fusion, self._weights), picked(fusion)
+                info.operations = operations(fusion, self.target.width(4))
                 info.parts = tuple(tuple((k.tasks, k.grain) for k in v.kernels if isinstance(k, Kernel)) for v in x.variants)
                 self.launches.append(info)
 

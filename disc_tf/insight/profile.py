@@ -265,8 +265,8 @@ def demand(info: KernelReport, form: int, symbols: Mapping[str, int]) -> Demand 
     for tasks, grain in parts:
         number, each = evaluate([tasks], symbols), evaluate([grain], symbols)
         chunks = max(chunks, -(-number // max(each, 1.0))) if number is not None and each is not None else chunks
-    operations, constants = evaluate(info.operations, symbols) or 0.0, evaluate(info.weights, symbols) or 0.0
-    return Demand(info.kind, flops, operations, moved, constants, chunks, max(len(parts), 1))
+    operations, constants, picked = (evaluate(terms, symbols) or 0.0 for terms in (info.operations, info.weights, info.picked))
+    return Demand(info.kind, flops, operations, moved, constants, picked, chunks, max(len(parts), 1))
 
 
 def _weigh(entry: KernelTime, work: Sequence[Demand], machine: Machine, constants: float) -> None:

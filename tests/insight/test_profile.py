@@ -8,18 +8,21 @@ import numpy as np
 import pytest
 
 from disc_tf.cli import main
+from disc_tf.commands.kernels import table
 from disc_tf.costs import LAUNCH_US, Machine, predict
-from disc_tf.frontend.tfproto import serialized
+from disc_tf.frontend.tfproto import graph_from_bytes, serialized
 from disc_tf.insight.capture import launch_inputs
 from disc_tf.insight.profile import (
     arena_over_time,
     argument_dims,
+    compile_for_profile,
     demand,
     evaluate,
     kernel_times,
     largest,
     profile_cluster,
     profile_file,
+    profile_graph,
     profile_report,
     standalone_specs,
     totals,
@@ -27,11 +30,12 @@ from disc_tf.insight.profile import (
 from disc_tf.insight.roofline import cache_sizes, measure, working_sets
 from disc_tf.ir.dims import Dim, dmax
 from disc_tf.optimizer import optimize_graph_def
+from disc_tf.options import Options
 from disc_tf.report import ClusterReport, KernelReport, MemoryReport
 from disc_tf.runtime.cpu import native_target
 from disc_tf.runtime.recording import LaunchTime
 from disc_tf.standalone import compile_graph_def
-from disc_tf.testing.inputs import specs_from_graph
+from disc_tf.testing.inputs import specs_from_graph, specs_from_json
 from tests.frontend.graphs import G
 
 MACHINE = Machine("x86-64-v3", 1, 100.0, ((1000, 50.0), (1_000_000, 5.0)))
@@ -98,11 +102,11 @@ def test_kernels_of_one_step_are_one_entry() -> None:
 
 def test_what_a_launch_asks_for() -> None:
     info = KernelReport(
-        "p", "gemm", ["m"], "2*a0d0", ["8*a0d0", "100"], [["s"], ["p", "e"]], weights=["100"], operations=["3*a0d0"],
+        "p", "gemm", ["m"], "2*a0d0", ["8*a0d0", "100"], [["s"], ["p", "e"]], weights=["100"], picked=["a0d0"], operations=["3*a0d0"],
         parts=[[["a0d0", "7"]], [["a0d0", str(dmax(1, Dim.of("a0d0") // 9))], ["5", "1"]]],
     )  # fmt: skip
     small, large = (demand(info, form, {"a0d0": 27}) for form in (0, 1))
-    assert small is not None and (small.flops, small.operations, small.traffic, small.weights) == (54, 81, 316, 100)
+    assert small is not None and (small.flops, small.operations, small.traffic, small.weights, small.picked) == (54, 81, 316, 100, 27)
     assert (small.chunks, small.launches) == (4, 1)
     assert large is not None and (large.chunks, large.launches) == (9, 2)
     assert demand(info, 0, {}) is None
@@ -174,6 +178,20 @@ def test_a_stand_alone_file(tmp_path: Path) -> None:
     found, machine = profile_file(path, specs, {"x/0": 700}, threads=1)
     assert [(k.kind, k.nodes, k.predicted_us) for k in found.kernels] == [("gemm", ["m"], None)] and machine["threads"] == 1
     assert found.shapes == {"x": [700, 64]} and totals(found).predicted_us is None and 0 < found.kernels[0].us <= found.run_us
+
+
+@pytest.mark.slow
+def test_predictions_of_a_model_are_in_the_order_of_its_times(tmp_path: Path) -> None:
+    """Loosely, since the machine may be busy: at an ordinary shape, kernels that are predicted to take long do."""
+    from tests.e2e.conftest import ROOT, materialise
+
+    specs, outputs, _ = specs_from_json(ROOT / "bench" / "models" / "tiny_bert.json")
+    graph = graph_from_bytes(materialise("tiny_bert").read_bytes())
+    result = compile_for_profile(graph, outputs, Options())
+    (found,), machine = profile_graph(result, specs, [{"B": 4, "S": 61}], tmp_path, threads=1)
+    sums = totals(found)
+    assert machine["threads"] == 1 and sums.predicted_us is not None and sums.correlation is not None
+    assert sums.correlation > 0.7 and 0.1 < sums.predicted_us / sums.us < 10, table(found)
 
 
 @pytest.mark.slow
