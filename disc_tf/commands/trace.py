@@ -161,6 +161,7 @@ def _graph(args: argparse.Namespace, given: Mapping[str, np.ndarray], say: Say) 
     from disc_tf.insight.trace import trace_graph
     from disc_tf.optimizer import optimize_graph_def
     from disc_tf.runtime.cpu import native_target
+    from disc_tf.runtime.executable import DiscError
 
     options = options_from(args)
     refuse_local_code()
@@ -197,9 +198,10 @@ def _graph(args: argparse.Namespace, given: Mapping[str, np.ndarray], say: Say) 
         notes.append("nothing was compiled: the trace has TensorFlow's nodes only (disc-tf inspect says why)")
     feeds = _feeds(args, result.graph_def, values, {key: tensor for tensor, key in names.items()})
     say(f"running at {at}, {counted(args.runs, 'time')}")
-    traced = guarded(
-        args.model, lambda: trace_graph(result.graph_def, feeds, outputs, runs=args.runs, threads=args.threads)
-    )
+    try:
+        traced = guarded(args.model, lambda: trace_graph(result.graph_def, feeds, outputs, runs=args.runs, threads=args.threads))
+    except DiscError as e:  # the recorder's own: what a run raises is TensorFlow's by then
+        raise CommandError(f"{args.model}: {e}") from e
     return traced, at, notes
 
 

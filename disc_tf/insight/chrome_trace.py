@@ -239,12 +239,14 @@ def trace_json(
         add(e.thread, name, e.kind, e.begin_ns, e.end_ns, {"cluster": e.executable, "run": e.run, **args})
     for gap in host_gaps(events):
         add(gap.event.thread, "host program", "host", gap.begin_ns, gap.end_ns, {"cluster": gap.event.executable, "run": gap.event.run})
-    for track, slices in enumerate(_tracks(tensorflow)):
+    tracks = _tracks(tensorflow)
+    for track, slices in enumerate(tracks, 1):  # viewers keep thread 0 for an idle CPU
         for t in slices:
             add(track, t.node, "tensorflow", t.begin_ns, t.end_ns, {"op": t.op}, _TENSORFLOW)
     meta = [_named("process_name", _PROCESS, 0, "compiled code")]
     if tensorflow:
         meta.append(_named("process_name", _TENSORFLOW, 0, "TensorFlow's nodes"))
+        meta += [_named("thread_name", _TENSORFLOW, t, f"nodes {t}") for t in range(1, len(tracks) + 1)]
     callers = {e.thread for e in events if e.kind == "run"}
     for thread in sorted({e.thread for e in events}):
         called = recording.threads.get(thread, "thread")

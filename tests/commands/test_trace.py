@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,19 @@ def test_a_full_disk_leaves_what_was_there(
     assert run("trace", model, "-o", out, "-q") == 3
     assert f"cannot write {out}: No space left on device" in capsys.readouterr().err
     assert out.read_text() == "before" and os.listdir(tmp_path) == ["t.json"]
+
+
+def test_no_memory_to_record(model: Path, tmp_path: Path) -> None:
+    """In a process that may not map more: an error in one line, and no file."""
+    code = (
+        "import resource, sys\nfrom disc_tf.cli import main\nfrom disc_tf.runtime import library_path, num_threads\nnum_threads()\n"
+        "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (now + (150 << 20),) * 2)\nsys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "trace", str(model), "-o", str(tmp_path / "t.json"), "--shape", "x/0=3", "-q", "--threads", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 3 and done.stderr.count("\n") == 1 and "no memory for a profile" in done.stderr, done.stderr
+    assert not os.listdir(tmp_path)
 
 
 def test_code_that_nobody_signed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,8 @@ def test_the_file_of_a_run() -> None:
     assert {(e["tid"], e["name"], *e["args"]["tasks"]) for e in parts} == {(7, "two/MatMul", 0, 2), (8, "two/MatMul", 2, 3)}
     assert by_name["library", "s/TopKV2"]["args"]["function"] == "sort"
     assert ("kernel", "part of a library function") in by_name and ("prepare", "make or read packed constant 0") in by_name
-    assert {e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"} == {"python (runs)", "disc_tf/0"}
+    tracks = {e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"}
+    assert tracks == {"python (runs)", "disc_tf/0", "nodes 1", "nodes 2"}
     rows = {e["name"]: e["tid"] for e in found if e["pid"] == 2}
     assert rows["c"] == rows["out"] and rows["slow"] != rows["c"]  # what overlaps is on tracks of its own
 
