@@ -483,7 +483,9 @@ def step_spec(k: KernelInfo) -> StepSpec:
     """A launch as traces read it."""
     results = tuple((t.dtype.ir_name, *map(str, t.dims)) for t in k.results)
     flops = str(k.flops) if k.flops is not None else ""
-    return StepSpec(k.kind, tuple(k.nodes), tuple(map(tuple, k.variants)), flops, tuple(map(str, k.traffic)), results)
+    traffic, constants, picks, computed = (tuple(map(str, terms)) for terms in (k.traffic, k.weights, k.picked, k.operations))
+    parts = tuple(tuple(str(d) for pair in variant for d in pair) for variant in k.parts)
+    return StepSpec(k.kind, tuple(k.nodes), tuple(map(tuple, k.variants)), flops, traffic, results, constants, picks, computed, parts)
 
 
 def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: Sequence[bytes]) -> Artifact:

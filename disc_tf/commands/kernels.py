@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 #: flags of `inspect` that go with --kernels only
 FLAGS = ("shape", "threads", "inputs_json", "signature")
 _COMPILED_HERE = "(its kernels are compiled again for this machine, with this version and the options given here)"
-_AS_IT_IS = "(a .disc file has no table of what its kernels have to do, and calls small ones itself: give the graph for predictions)"
+_AS_IT_IS = (
+    "(this file does not say what its kernels have to do, and calls small ones itself: for predictions give the graph, "
+    "or a file made by `disc-tf optimize --profile`)"
+)
 
 
 def run(args: argparse.Namespace, options: Options) -> int:
@@ -164,7 +167,8 @@ def _standalone(args: argparse.Namespace, say: Say) -> int:
             report.profile.append(profile)
     except (ArtifactError, DiscError, OSError, ValueError) as e:
         raise CommandError(f"{args.input}: {e}" if args.input not in str(e) else str(e), BAD_INPUT) from e
-    _print(args, report, _AS_IT_IS)
+    known = any(k.predicted_us is not None for p in report.profile for k in p.kernels)
+    _print(args, report, "" if known else _AS_IT_IS)
     return OK
 
 

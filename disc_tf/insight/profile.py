@@ -24,6 +24,7 @@ from disc_tf.testing.tf_process import ProcessFailed, TfError
 
 if TYPE_CHECKING:
     from disc_tf.optimizer import OptimizeResult
+    from disc_tf.runtime.artifact import StepSpec
     from disc_tf.runtime.executable import Executable
     from disc_tf.runtime.recording import LaunchTime
 
@@ -138,8 +139,8 @@ def standalone_specs(path: str | Path) -> list[InputSpec]:
 def profile_file(
     path: str | Path, specs: Sequence[InputSpec], sizes: Mapping[str, int], *, threads: int = 0
 ) -> tuple[ClusterProfile, dict[str, Any]]:
-    """Time what a stand-alone file launches by way of the runtime; kernels that its code calls itself are in ``other_us``. Nothing is known
-    of what they have to do. Raises `DiscError` if it cannot be loaded or run."""
+    """Time what a stand-alone file launches by way of the runtime; kernels that its code calls itself are in ``other_us``, and nothing is
+    known of what its kernels have to do, unless it was compiled with ``profile=True``. Raises `DiscError` if it cannot be loaded or run."""
     from disc_tf.runtime.executable import Executable, num_threads, set_num_threads
 
     set_num_threads(threads)
@@ -148,16 +149,30 @@ def profile_file(
         with Executable.from_file(path) as loaded:
             feeds = make_feeds(specs, sizes)
             runs = timed_runs(loaded, feeds)
-            nodes = {symbol: list(names) for symbol, names in loaded.artifact.kernels.items()}
+            artifact, isa = loaded.artifact, loaded.isa
     finally:
         set_num_threads(0)
-    kernels = kernel_times(ClusterReport(Path(path).name, 0), [launches for _, launches in runs], nodes, {}, machine)
-    for k in kernels:
-        k.kind = k.symbol.split("_")[1] if k.symbol.startswith("k_") else "library"
-    run_us = statistics.median(spent for spent, _ in runs) / 1e3
+    nodes = {symbol: list(names) for symbol, names in artifact.kernels.items()}
     shapes = {s.name: list(s.shape(sizes)) for s in specs}
+    symbols = shape_dims([shapes.get(a.name, a.dims) for a in artifact.args])
+    cluster = ClusterReport(Path(path).name, 0, kernels=[*map(kernel_report, artifact.steps.get(isa, ()))])
+    kernels = kernel_times(cluster, [launches for _, launches in runs], nodes, symbols, machine)
+    for k in kernels:
+        if not cluster.kernels:
+            k.kind = k.symbol.split("_")[1] if k.symbol.startswith("k_") else "library"
+    run_us = statistics.median(spent for spent, _ in runs) / 1e3
     other = max(run_us - sum(k.us for k in kernels), 0.0)
     return ClusterProfile(Path(path).name, shapes, machine.threads, run_us, other, kernels), machine.to_dict()
+
+
+def kernel_report(step: StepSpec) -> KernelReport:
+    """A step of an artefact that was compiled for traces as reports have it."""
+    parts = [[[*pair] for pair in zip(form[::2], form[1::2], strict=True)] for form in step.parts]
+    symbol = ", ".join(step.variants[-1]) if step.variants else ""
+    return KernelReport(
+        symbol, step.kind, [*step.nodes], step.flops, [*step.traffic], [*map(list, step.variants)], [*map(list, step.results)],
+        [*step.weights], [*step.picked], [*step.operations], parts,
+    )  # fmt: skip
 
 
 def timed_runs(loaded: Executable, arguments: Sequence[np.ndarray]) -> list[tuple[float, list[LaunchTime]]]:

@@ -149,7 +149,8 @@ class StepSpec:
     """A step of a program in its order: kind of fusion, original nodes, the kernels of each of its forms.
 
     In the argument dims (``a<i>d<k>``: axis k of argument i) operations of its products ("" if it has none), bytes that it has to move at
-    least (a sum), and dtype and dims of what it makes.
+    least (a sum), and dtype and dims of what it makes. What predictions need besides (`report.KernelReport` says it): ``weights``,
+    ``picked``, ``operations``; ``parts``: of each form, tasks and grain of a kernel, then those of the next one.
     """
 
     kind: str
@@ -158,6 +159,10 @@ class StepSpec:
     flops: str = ""
     traffic: tuple[str, ...] = ()
     results: tuple[tuple[str, ...], ...] = ()
+    weights: tuple[str, ...] = ()
+    picked: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    parts: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -264,8 +269,8 @@ def _texts(items: Iterable[str]) -> bytes:
 
 def _write_steps(steps: dict[str, tuple[StepSpec, ...]]) -> bytes:
     def one(s: StepSpec) -> bytes:
-        lists = (_list(_record(_texts(v)) for v in group) for group in (s.variants, s.results))
-        return _record(_str(s.kind), _str(s.flops), _texts(s.nodes), _texts(s.traffic), *lists)
+        lists = (_list(_record(_texts(v)) for v in group) for group in (s.variants, s.results, s.parts))
+        return _record(_str(s.kind), _str(s.flops), *map(_texts, (s.nodes, s.traffic, s.weights, s.picked, s.operations)), *lists)
 
     return _list(_record(_str(isa), _list(map(one, found))) for isa, found in steps.items())
 
@@ -275,9 +280,10 @@ def _read_steps(payload: memoryview) -> dict[str, tuple[StepSpec, ...]]:
         return r.list(r.text)
 
     def one(r: _Reader) -> StepSpec:
-        kind, flops, nodes, traffic = r.text(), r.text(), texts(r), texts(r)
-        variants, results = (r.list(lambda: texts(r.record())) for _ in range(2))
-        return StepSpec(kind, nodes, variants, flops, traffic, results)
+        kind, flops = r.text(), r.text()
+        nodes, traffic, weights, picked, operations = (texts(r) for _ in range(5))
+        variants, results, parts = (r.list(lambda: texts(r.record())) for _ in range(3))
+        return StepSpec(kind, nodes, variants, flops, traffic, results, weights, picked, operations, parts)
 
     found: dict[str, tuple[StepSpec, ...]] = {}
     section = _Reader(payload, "STEP section")

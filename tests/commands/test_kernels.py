@@ -102,7 +102,7 @@ def test_a_policy_for_signed_code(graph: Path, capsys: pytest.CaptureFixture[str
 def test_a_stand_alone_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", file, "--kernels", "--shape", "x/0=700", "--threads", "1") == 0
     out = capsys.readouterr().out
-    assert "m.disc at x [700, 64]" in out and "gemm" in out and "m +3" in out and "give the graph for predictions" in out
+    assert "m.disc at x [700, 64]" in out and "gemm" in out and "m +3" in out and "for predictions give the graph" in out
     for flags, said in ((["--shape", "x/1=3"], "unknown dim x/1"), (["--report", "r.html"], "--report is for graphs")):
         assert run("inspect", file, "--kernels", *flags) == 2
         assert said in capsys.readouterr().err

@@ -178,6 +178,10 @@ def test_a_stand_alone_file(tmp_path: Path) -> None:
     found, machine = profile_file(path, specs, {"x/0": 700}, threads=1)
     assert [(k.kind, k.nodes, k.predicted_us) for k in found.kernels] == [("gemm", ["m"], None)] and machine["threads"] == 1
     assert found.shapes == {"x": [700, 64]} and totals(found).predicted_us is None and 0 < found.kernels[0].us <= found.run_us
+    compile_graph_def(g.proto, ["m"], path, targets=[native_target()], use_tf_shapes=False, profile=True)
+    few, many = (profile_file(path, specs, {"x/0": rows}, threads=1)[0].kernels for rows in (70, 7000))
+    assert [(k.kind, k.nodes, k.flops, k.bound != "") for k in few] == [("gemm", ["m"], 2.0 * 70 * 64 * 256, True)]
+    assert few[0].predicted_us is not None and many[0].predicted_us is not None and many[0].predicted_us > 20 * few[0].predicted_us
 
 
 @pytest.mark.slow

@@ -47,7 +47,15 @@ def test_round_trip(args, results, name, image, data):
         checks=(CheckSpec(3, name, "node"),),
         prepared=(PreparedSpec(tuple(const), "p16", b"\0\1", data.draw(st.booleans())),),
         kernels={"k": (name, "other"), "l": ()},
-        steps={"v2": (StepSpec("gemm", (name,), (("k",), ("l", "m")), "2*a0d0", ("4", name), (("f32", "a0d0"), ("i64",))),), "q": ()},
+        steps={
+            "v2": (
+                StepSpec(
+                    "gemm", (name,), (("k",), ("l", "m")), "2*a0d0", ("4", name), (("f32", "a0d0"), ("i64",)), ("4",), (), ("5*a0d0", "6"),
+                    (("a0d0", "7"), ()),
+                ),
+            ),
+            "q": (),
+        },
         name=name,
         compiler_version="1.2",
     )
