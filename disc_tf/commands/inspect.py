@@ -34,7 +34,8 @@ _DRAWINGS = (".svg", ".dot", ".gv")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "input",
-        help="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel; an optimised one, or a .disc file, is described, no code loaded",
+        help="a GraphDef (.pb, .pbtxt) or the directory of a SavedModel; an optimised one, or a .disc file, is described, no code loaded "
+        "(but with --kernels)",
     )
     parser.add_argument("--outputs", nargs="+", default=[], metavar="T", help="output tensors (default: the graph's sinks)")
     parser.add_argument("--explain", metavar="NODE", help="say what happens with this node: its cluster and kernel, or why it has none")
