@@ -15,14 +15,20 @@ from typing import Any
 import numpy as np
 
 from bench.peers.environments import interpreter
+from disc_tf.frontend.tfproto import graph_from_bytes, serialized
 from disc_tf.runtime.artifact import ArgSpec
 from disc_tf.runtime.artifact_file import read_file
 from disc_tf.testing.tf_process import Child, ProcessFailed, TfError, TfProcess
 
 #: in the order of the page's columns: TensorFlow first, ours last
-ENGINES = ("tensorflow", "xla", "onnxruntime", "openvino", "disc_tf", "disc_tf alone")
+ENGINES = ("tensorflow", "xla", "onnxruntime", "openvino", "iree", "disc_tf", "disc_tf alone")
 OURS = ENGINES[-2:]
+#: measured beside them where TensorFlow is: a graph that only takes the model's feeds, so what a call of a Session takes by itself
+CALL = "call"
 
+
+#: DataType of 32-bit integers in TensorFlow's protocol
+DT_INT32 = 3
 
 #: an engine does not take the model, or not this shape; its words are the message
 FAILURES = (TfError, ProcessFailed)
@@ -93,6 +99,46 @@ def to_onnx(graph: Path, description: Path, work: Path, environments: Path) -> P
     return target
 
 
+def to_iree(graph: Path, description: Path, work: Path, environments: Path) -> Path:
+    """The model compiled by IREE for this machine, from its ONNX form, once. `ProcessFailed` with IREE's words where it does not."""
+    target = environments / "iree-modules" / f"{graph.stem}.vmfb"
+    if target.exists():
+        return target
+    onnx, tools = to_onnx(graph, description, work, environments), Path(interpreter("iree", environments)).parent
+    imported, partial = work / f"{graph.stem}.mlir", work / target.name
+    backend = ["--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu", "--iree-llvmcpu-target-cpu=host"]
+    for command in (
+        [tools / "iree-import-onnx", onnx, "-o", imported],
+        [tools / "iree-compile", imported, *backend, "-o", partial],
+    ):
+        ran = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+        if ran.returncode:
+            said = [line for line in ran.stderr.splitlines() if "error:" in line] or ran.stderr.strip().splitlines() or ["no reason given"]
+            raise ProcessFailed(f"{Path(command[0]).name}: {said[0].partition('error: ')[2] or said[0]}"[:200])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(partial.read_bytes())
+    return target
+
+
+def call_graph(graph: Path, inputs: Sequence[str], work: Path) -> Path:
+    """A graph of the model's placeholders and nothing but the sum of their sizes, "call:0"."""
+    original = graph_from_bytes(graph.read_bytes())
+    names = [i.removesuffix(":0") for i in inputs]
+    made = type(original)(versions=original.versions)
+    for node in original.node:
+        if node.name in names:
+            made.node.add().CopyFrom(node)
+    for i, name in enumerate(names):
+        size = made.node.add(name=f"call/size{i}", op="Size", input=[name])
+        size.attr["T"].type = next(n for n in made.node if n.name == name).attr["dtype"].type
+        size.attr["out_type"].type = DT_INT32
+    call = made.node.add(name="call", op="AddN", input=[f"call/size{i}" for i in range(len(names))])
+    call.attr["T"].type, call.attr["N"].i = DT_INT32, len(names)
+    path = work / f"{graph.stem}.call.pb"
+    path.write_bytes(serialized(made))
+    return path
+
+
 def start_engines(
     graph: Path,
     description: Path,
@@ -118,8 +164,10 @@ def start_engines(
         "xla": lambda: engine("xla", graph),
         "onnxruntime": lambda: converted("onnxruntime"),
         "openvino": lambda: converted("openvino"),
+        "iree": lambda: engine("iree", to_iree(graph, description, work, environments), interpreter("iree", environments)),
         "disc_tf": lambda: TfProcess(compiled.graph, inputs, outputs, threads=threads, ops=True),
         "disc_tf alone": lambda: engine("disc_tf alone", compiled.alone),
+        CALL: lambda: TfProcess(call_graph(graph, inputs, work), inputs, ["call:0"], threads=threads),
     }
     started: dict[str, Engine] = {}
     failed: dict[str, str] = {}

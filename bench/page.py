@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.engines import ENGINES, OURS
+from bench.engines import CALL, ENGINES, OURS
 from bench.peers.environments import versions
 from bench.zoo.table import cpu_model
 from disc_tf.costs import Machine
 
 #: what lies between these two lines of the page is measured; the rest is written by hand
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-_NAMES = {"tensorflow": "TensorFlow", "xla": "XLA", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "disc_tf": "disc_tf"}
+_NAMES = {"tensorflow": "TensorFlow", "xla": "XLA", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "iree": "IREE", "disc_tf": "disc_tf"}
 
 
 def replace_measured(page: str, text: str) -> str:
@@ -42,9 +42,9 @@ def markdown(models: Sequence[Mapping[str, Any]], machine: Machine, command: str
     engines = [e for e in ENGINES if any(e in p for m in models for p in m["points"])]
     titles = [_NAMES.get(e, e) for e in engines]
     known = versions(sys.executable, ("tensorflow",))
-    for name in ("onnxruntime", "openvino"):
+    for name, package in (("onnxruntime", "onnxruntime"), ("openvino", "openvino"), ("iree", "iree-base-runtime")):
         if (python := environments / name / "bin" / "python").exists():
-            known |= versions(str(python), (name,))
+            known |= versions(str(python), (package,))
     bandwidth = ", ".join(f"{rate:.0f} GB/s up to {size >> 10:,} KiB" for size, rate in machine.bandwidth)
     lines = [
         f"Measured on {cpu_model()}, {machine.isa}, {machine.threads} threads, {', '.join(f'{k} {v}' for k, v in known.items())}, by",
@@ -68,10 +68,36 @@ def markdown(models: Sequence[Mapping[str, Any]], machine: Machine, command: str
         lines.append(
             f"| {m['model']} | {' | '.join(peaks)} | {m['compile_ms'] / 1e3:.1f} | {m['compile_seconds']['.pb']:.1f} | {m['kernels']} |"
         )
+    lines += _behind(models, [e for e in engines if e not in OURS])
     for m in models:
         lines += ["", f"### {m['model']}", "", *_points(m, engines, titles)]
         lines += [f"{_NAMES.get(e, e)} does not run this model: {why}" for e, why in m["failed"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _behind(models: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> list[str]:
+    """Every point at which a peer is ahead of one of our forms, with what a Session's call takes by itself."""
+    rows = []
+    for m in models:
+        for p in m["points"]:
+            ran = {e: p[e]["median"] for e in (*peers, *OURS, CALL) if e in p and not p[e]["failed"]}
+            first = min((e for e in peers if e in ran), key=ran.__getitem__, default=None)
+            if first is None or not any(ran[o] > ran[first] for o in OURS if o in ran):
+                continue
+            times = [f"{ran[e]:.2f}" if e in ran else "-" for e in (first, *OURS, CALL)]
+            dims = ", ".join(f"{k}={v}" for k, v in p["dims"].items())
+            rows.append(f"| {m['model']} | {dims} | {_NAMES.get(first, first)} | {' | '.join(times)} |")
+    if not rows:
+        return ["", "At no point is a peer ahead of either form of disc_tf."]
+    return [
+        "",
+        "Points where a peer is ahead of one of our forms, ms. *call*: a call of TensorFlow's Session that only takes the model's feeds, which the",
+        "op inside TensorFlow cannot be below.",
+        "",
+        f"| model | dims | first | its time | {' | '.join(_NAMES.get(e, e) for e in OURS)} | call |",
+        f"| --- | --- | --- {'| --- ' * (len(OURS) + 2)}|",
+        *rows,
+    ]
 
 
 def _points(model: Mapping[str, Any], engines: Sequence[str], titles: Sequence[str]) -> list[str]:

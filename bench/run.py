@@ -4,8 +4,9 @@
 
 Each engine runs in a process, and where it needs to an interpreter, of its own, all in interleaved rounds; TensorFlow runs as users run it
 (grappler on, oneDNN as it comes). Ours is measured as users have it inside TensorFlow, and stand-alone. Per shape: the first call, median,
-99th percentile, how far the outputs are from TensorFlow's, the share of the roofline; per model: compile time, peak memory above the bare
-process. Losses are shown like wins, and engines that do not take a model with what they say.
+99th percentile, how far the outputs are from TensorFlow's, the share of the roofline, and what a Session's call takes by itself; per model:
+compile time, peak memory above the bare process. Losses are shown like wins, points where a peer is ahead once more by themselves, and
+engines that do not take a model with what they say.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.engines import ENGINES, FAILURES, Compiled, Engine, compile_model, reason, start_engines
+from bench.engines import CALL, ENGINES, FAILURES, Compiled, Engine, compile_model, reason, start_engines
 from bench.page import markdown, ratios, replace_measured
 from bench.roof import least_seconds
 from disc_tf.costs import Machine
@@ -78,7 +79,7 @@ def measure_point(engines: Mapping[str, Engine], feeds: Sequence[np.ndarray], ro
             repeats.pop(name, None)
             found[name] = Timing(failed=reason(e))
             continue
-        found[name] = Timing(first=first * 1e3, difference=difference(outputs, want))
+        found[name] = Timing(first=first * 1e3, difference=0.0 if name == CALL else difference(outputs, want))
     every = in_turn([functools.partial(engines[n].time, feeds) for n in repeats], rounds, list(repeats.values()))
     for name, seconds in zip(repeats, every, strict=True):
         values = list(itertools.chain.from_iterable(seconds))
@@ -108,7 +109,7 @@ def measure_model(
             known = {"dims": dict(size), "flops": flops[k], "least_ms": least * 1e3}
             points.append({**known, **{e: dataclasses.asdict(t) for e, t in timings.items()}})
             print(name, dict(size), *(f"{e} {t.median:.3f}" for e, t in timings.items() if not t.failed), flush=True)
-        peaks = {e: p.memory()["peak"] - p.info["import_rss"] for e, p in started.items()}
+        peaks = {e: p.memory()["peak"] - p.info["import_rss"] for e, p in started.items() if e != CALL}
     return {
         "model": name,
         "points": points,
@@ -136,13 +137,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="what was measured; models that are not named keep what the file has of them")
     parser.add_argument("--markdown", type=Path)
     args = parser.parse_args()
+    page = replace_measured(args.markdown.read_text(), "") if args.markdown else ""
     machine = measure(args.threads)
     kept = json.loads(args.json.read_text())["models"] if args.json and args.json.exists() else []
     results = {r["model"]: r for r in kept}
+    wanted = (*args.engines, CALL) if "tensorflow" in args.engines else tuple(args.engines)
     for name in args.names:
         with tempfile.TemporaryDirectory() as work:
             results[name] = measure_model(
-                args.models, name, args.threads, args.rounds, tuple(args.engines), args.environments.resolve(), machine, Path(work)
+                args.models, name, args.threads, args.rounds, wanted, args.environments.resolve(), machine, Path(work)
             )
         found = results[name]
         print(name, *(f"{e} {statistics.geometric_mean(r):.2f}x" for e in args.engines if (r := ratios(found, e))), flush=True)
@@ -152,7 +155,7 @@ def main() -> None:
     if args.markdown:
         ordered = [results[n] for n in DEFAULT_MODELS if n in results] + [r for n, r in results.items() if n not in DEFAULT_MODELS]
         text = markdown(ordered, machine, "make bench", args.environments.resolve())
-        args.markdown.write_text(replace_measured(args.markdown.read_text(), text))
+        args.markdown.write_text(replace_measured(page, text))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 PACKAGES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime>=1.20", "numpy"),
     "openvino": ("openvino>=2025", "numpy"),
+    "iree": ("iree-base-compiler>=3.10", "iree-base-runtime>=3.10", "onnx", "numpy"),
     "convert": ("tensorflow", "tf2onnx>=1.17", "onnx"),
 }
 
@@ -32,7 +33,7 @@ def interpreter(name: str, directory: Path) -> str:
     return str(python)
 
 
-def versions(python: str, names: tuple[str, ...] = ("onnxruntime", "openvino", "tf2onnx", "tensorflow")) -> dict[str, str]:
+def versions(python: str, names: tuple[str, ...] = ("onnxruntime", "openvino", "iree-base-runtime", "tf2onnx", "tensorflow")) -> dict[str, str]:
     """Versions of those packages that an interpreter has."""
     code = "import importlib.metadata as m,sys\nfor n in sys.argv[1:]:\n try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"
     ran = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)

@@ -72,6 +72,30 @@ class OpenVino(Runner):
         return run
 
 
+class Iree(Runner):
+    """A module of one function, on as many workers as there are threads."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        import iree.runtime as rt
+
+        self.import_rss = current_rss()
+        rt.flags.parse_flags(f"--task_topology_group_count={config['threads']}")
+        settings = rt.Config("local-task")
+        module = rt.VmModule.mmap(settings.vm_instance, config["model"])
+        context = rt.SystemContext(config=settings)
+        context.add_vm_module(module)
+        (name,) = [n for n in module.function_names if not n.startswith("__") and not n.endswith("$async")]
+        self.function = getattr(context.modules, module.name)[name]
+        self.outputs = config["outputs"]
+
+    def prepare(self, argument: Any) -> Callable[[], Any]:
+        def run() -> list[np.ndarray]:
+            found = self.function(*argument)
+            return [np.array(x) for x in ([found] if len(self.outputs) == 1 else found)]
+
+        return run
+
+
 class Alone(Runner):
     """Our stand-alone file, without TensorFlow."""
 
@@ -104,6 +128,7 @@ ENGINES: dict[str, Callable[[dict[str, Any]], Runner]] = {
     "xla": Xla,
     "onnxruntime": OnnxRuntime,
     "openvino": OpenVino,
+    "iree": Iree,
     "disc_tf alone": Alone,
 }
 
