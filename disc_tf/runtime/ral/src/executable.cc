@@ -121,20 +121,20 @@ Executable::~Executable() {
   if (image_) g_live.fetch_sub(1, std::memory_order_relaxed);
 }
 
-PreparedRef Executable::kept(int32_t index, const std::string& key) {
+PreparedRef Executable::kept(int32_t index, const std::vector<uint64_t>& made_of) {
   const std::lock_guard<std::mutex> lock(slots_mutex());
   for (const Kept& k : slots_[index].entries)
-    if (k.key == key) return k.data;
+    if (k.made_of == made_of) return k.data;
   return nullptr;
 }
 
-void Executable::keep(int32_t index, const std::string& key, const PreparedRef& data) {
+void Executable::keep(int32_t index, const std::vector<uint64_t>& made_of, const PreparedRef& data) {
   std::vector<Kept> dropped;  // freed after the lock is: releases call back into the host
   const std::lock_guard<std::mutex> lock(slots_mutex());
   Slot& slot = slots_[index];
   for (const Kept& k : slot.entries)
-    if (k.key == key) return;
-  slot.entries.push_back({key, data});
+    if (k.made_of == made_of) return;
+  slot.entries.push_back({made_of, data});
   ++slot.rebuilds;
   if (slot.entries.size() > kKeptContents) {
     dropped.push_back(std::move(slot.entries.front()));

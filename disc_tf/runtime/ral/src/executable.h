@@ -27,9 +27,10 @@ class Executable {
   const Image& image() const { return *image_; }
   const std::string& identity() const { return identity_; }
 
-  // Packed constants of this executable, of each entry the latest few contents. `key` identifies them, see PreparedCache.
-  PreparedRef kept(int32_t index, const std::string& key);
-  void keep(int32_t index, const std::string& key, const PreparedRef& data);
+  // Packed constants of this executable, of each entry the latest few contents. `made_of`: what tells those of an entry apart, see
+  // disc_context::made_of.
+  PreparedRef kept(int32_t index, const std::vector<uint64_t>& made_of);
+  void keep(int32_t index, const std::vector<uint64_t>& made_of, const PreparedRef& data);
   // True once entry `index` was made anew for so many buffers that packing it does not pay.
   bool unstable(int32_t index);
 
@@ -43,7 +44,7 @@ class Executable {
  private:
   Executable() = default;
   struct Kept {
-    std::string key;
+    std::vector<uint64_t> made_of;
     PreparedRef data;
   };
   struct Slot {

@@ -371,22 +371,40 @@ int32_t disc_context::dispatch(const char* name, void* const* args, const int64_
 
 // --------------------------------------------------------------------------------------------------- packed constants
 
-std::string disc_context::prepared_key(int32_t index, bool* by_buffer) const {
+bool disc_context::note_made_of(int32_t index) {
+  enum Known : uint64_t { kByDigest, kByContent, kByBuffer };
+  bool by_buffer = false;
+  made_of_.clear();
+  for (uint32_t i : artifact().prepared[index].args) {
+    const disc_memref& in = (*inputs_)[i];
+    if (artifact().args[i].digest.empty()) {
+      by_buffer = true;
+      made_of_.insert(made_of_.end(), {kByBuffer, reinterpret_cast<uintptr_t>(in.data), static_cast<uint64_t>(in.rank)});
+      made_of_.insert(made_of_.end(), in.dims, in.dims + in.rank);
+    } else if (options_.content && !is_bound(static_cast<int32_t>(i))) {
+      // The digest is what the compiler saw. A graph may have been edited since, and TensorFlow lets every tensor be fed.
+      made_of_.insert(made_of_.end(), {kByContent, content(i)});
+    } else {
+      made_of_.push_back(kByDigest);
+    }
+  }
+  return by_buffer;
+}
+
+// For all executables of the process; not made where the executable itself has the entry.
+std::string disc_context::prepared_key(int32_t index) const {
   const disc::PreparedSpec& spec = artifact().prepared[index];
   std::string key = spec.code_hash.empty() ? executable_->identity() + '#' + std::to_string(index) : 'H' + spec.code_hash;
   key += '|' + executable_->isa() + '|' + spec.layout;
-  *by_buffer = false;
   for (uint32_t i : spec.args) {
     const TensorSpec& arg = artifact().args[i];
     const disc_memref& in = (*inputs_)[i];
     key += '|';
     if (!arg.digest.empty()) {
       key.append(arg.digest.begin(), arg.digest.end());
-      // The digest is what the compiler saw. A graph may have been edited since, and TensorFlow lets every tensor be fed.
       if (options_.content && !is_bound(static_cast<int32_t>(i))) key += ':' + std::to_string(content(i));
       continue;
     }
-    *by_buffer = true;
     key += std::to_string(reinterpret_cast<uintptr_t>(in.data)) + show_dims(in.rank, in.dims);
   }
   return key;
@@ -465,9 +483,8 @@ const void* disc_context::prepared(int32_t index) {
   for (uint32_t i : artifact().prepared[index].args)
     if (!recv_input(static_cast<int32_t>(i))) return nullptr;
 
-  bool by_buffer = false;
-  const std::string key = prepared_key(index, &by_buffer);
-  PreparedRef ref = executable_->kept(index, key);
+  const bool by_buffer = note_made_of(index);
+  PreparedRef ref = executable_->kept(index, made_of_);
   if (!ref) {
     if (by_buffer && artifact().prepared[index].optional && executable_->unstable(index)) return nullptr;
     Status status;
@@ -476,8 +493,8 @@ const void* disc_context::prepared(int32_t index) {
       ref = std::make_shared<PreparedData>();
       status = build(index, by_buffer, ref.get());
     } else {
-      status = disc::PreparedCache::get().find_or_build(key, [&](PreparedData* data) { return by_buffer ? build(index, true, data) : find_or_share(index, data); }, &ref);
-      if (status.ok()) executable_->keep(index, key, ref);
+      status = disc::PreparedCache::get().find_or_build(prepared_key(index), [&](PreparedData* data) { return by_buffer ? build(index, true, data) : find_or_share(index, data); }, &ref);
+      if (status.ok()) executable_->keep(index, made_of_, ref);
     }
     if (!status.ok()) {
       fail_internally(status.code, status.message, status.node);

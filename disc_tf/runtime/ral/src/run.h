@@ -71,7 +71,10 @@ struct disc_context {
   bool ready(size_t segment) const;
   void record_extents() const;
   bool is_bound(int32_t input) const { return bound_ && bound_->has[static_cast<size_t>(input)] != 0; }
-  std::string prepared_key(int32_t index, bool* by_buffer) const;
+  // Notes in made_of_ what an entry's inputs are in this run, as far as it may change between runs of the executable; true if one of them is
+  // known by its buffer only.
+  bool note_made_of(int32_t index);
+  std::string prepared_key(int32_t index) const;
   disc::Status build(int32_t index, bool by_buffer, disc::PreparedData* data);
   // Takes the entry from the directory of packs, or makes it and leaves it there; all of its inputs have digests.
   disc::Status find_or_share(int32_t index, disc::PreparedData* data);
@@ -105,6 +108,7 @@ struct disc_context {
   std::vector<disc::MemoryPool::Block> outgrown_;
   disc::MemoryPool::Block scratch_;
 
+  std::vector<uint64_t> made_of_;  // of the entry that is looked for
   std::vector<disc::PreparedRef> prepared_;  // by index, those that this run uses
   disc_context* parent_ = nullptr;
   int32_t building_ = -1;
