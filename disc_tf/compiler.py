@@ -30,6 +30,7 @@ from disc_tf.passes.specialize import SpecializedModule
 from disc_tf.passes.split import Part
 from disc_tf.report import ClusterReport, KernelReport, MemoryReport
 from disc_tf.runtime.artifact import pack
+from disc_tf.tuning import Table
 from disc_tf.version import __version__
 
 
@@ -76,11 +77,13 @@ def compile_module(
     budget: Budget | None = None,
     progress: Callable[[str], None] = lambda _text: None,
     segments: str = "one",
+    tuning: Sequence[Table] = (),
 ) -> CompiledCluster:
     """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled.
 
     profile: make code that `runtime.executable.profile` can time kernel by kernel. budget: raises
-    `OutOfTime` once it is used up. progress: told of each phase as it begins.
+    `OutOfTime` once it is used up. progress: told of each phase as it begins. tuning: tables of schedules in the place of the shipped ones
+    of their instruction sets; they change no result.
     """
     budget = budget or Budget()
     times: dict[str, float] = {}
@@ -119,7 +122,7 @@ def compile_module(
     source = ProgramInput(parts, prepare, tuple(host_results), name, __version__)
     progress(f"code for {', '.join(targets)}")
     compiled = compile_program(
-        source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile, budget=budget
+        source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile, budget=budget, tuning=tuning
     )
     times.update(compiled.times_ms)
     start = time.perf_counter()

@@ -134,7 +134,10 @@ def optimize(request: Request) -> OptimizeResult:
 def _optimize(request: Request, keep_legacy: Mapping[str, str]) -> tuple[dict[str, str], OptimizeResult]:
     """One round; also the nodes that legacy control flow was made and that run in TensorFlow, with the reason."""
     settings = request.settings
-    report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(request.graph_def.node))
+    report = Report(
+        __version__, list(settings.targets), options=settings.to_dict(), tuning=settings.tuned,
+        total_nodes=len(request.graph_def.node),
+    )  # fmt: skip
     clock = _Clock(report)
     loaded = _load(request, keep_legacy)
     if request.elsewhere is not None:
@@ -226,7 +229,7 @@ class CompiledGraph:
 def compile_graph(graph: Graph, request: Request) -> CompiledGraph:
     """Compile the clusters of a graph that is taken as it is: its calls stay calls. Errors as `optimize_graph_def`."""
     settings = request.settings
-    report = Report(__version__, list(settings.targets), options=settings.to_dict(), total_nodes=len(graph.nodes))
+    report = Report(__version__, list(settings.targets), options=settings.to_dict(), tuning=settings.tuned, total_nodes=len(graph.nodes))
     clock = _Clock(report)
     fetches, targets = resolve_outputs(graph, request.outputs)
     loaded = Loaded(graph, fetches, targets, [], {})
@@ -345,6 +348,7 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
                 profile=request.profile,
                 budget=budget,
                 progress=lambda text: progress(f"{cluster.name}: {text}"),
+                tuning=settings.tables,
             )
             if shared is not None:
                 shared[content] = compiled

@@ -12,6 +12,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from disc_tf.tuning import Table, TableError, parse, shipped
+
+#: characters of a table at most
+_MOST_TABLE = 1 << 20
+
 TARGETS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
@@ -66,6 +71,12 @@ class Options:
         metavar="SECONDS",
     )
     dump_dir: str = _option("", "write every phase as text into this directory", flag="--dump-dir", metavar="DIR")
+    tuning: tuple[str, ...] = _option(
+        (),
+        "a table that `disc-tf tune` wrote, in the place of the shipped one of its instruction set; kept as its content",
+        flag="--tuning",
+        metavar="F",
+    )
     use_tf_shapes: bool = _option(
         True, "use TensorFlow's shape inference for ops that are not compiled", flag="--use-tf-shapes"
     )
@@ -84,6 +95,17 @@ class Options:
                 raise unknown_option(name, known)
             values[name] = _coerce(known[name], value)
         return Options(**values)
+
+    @property
+    def tables(self) -> list[Table]:
+        """What ``tuning`` says."""
+        return [parse(text, "option 'tuning'") for text in self.tuning]
+
+    @property
+    def tuned(self) -> dict[str, str]:
+        """Target -> digest of the table that schedules are chosen from."""
+        given = {t.isa: t for t in self.tables}
+        return {target: given.get(target, shipped(target)).digest for target in self.targets}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that `from_overrides` takes back (config files, reports)."""
@@ -127,7 +149,7 @@ def _coerce(field: dataclasses.Field[Any], value: Any) -> Any:
                 raise OptionError(f"option {field.name!r}: {v!r} is not one of {', '.join(choices)}")
         if field.name == "targets":
             value = _resolve_targets(value)
-        return value
+        return _read_tables(value) if field.name == "tuning" else value
     if kind is bool:
         if not isinstance(value, bool):
             raise OptionError(f"option {field.name!r} is true or false, not {value!r}")
@@ -144,6 +166,32 @@ def _coerce(field: dataclasses.Field[Any], value: Any) -> Any:
     if choices and value not in choices:
         raise OptionError(f"option {field.name!r}: {value!r} is not one of {', '.join(choices)}")
     return value
+
+
+def _read_tables(sources: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of files replaced by what is in them, so that whatever is keyed by options is keyed by that. A text that begins with a brace is
+    a table already."""
+    found: dict[str, str] = {}
+    for source in sources:
+        text, name = source, "option 'tuning'"
+        if not source.lstrip().startswith("{"):
+            name = source
+            try:
+                with open(source, encoding="utf-8") as f:
+                    text = f.read(_MOST_TABLE + 1)
+            except (OSError, UnicodeDecodeError) as e:
+                why = e.strerror if isinstance(e, OSError) else "it is not text"
+                raise OptionError(f"option 'tuning': cannot read {source}: {why or e}") from e
+        if len(text) > _MOST_TABLE:
+            raise OptionError(f"option 'tuning': {name} has more than {_MOST_TABLE} characters: that is no table")
+        try:
+            table = parse(text, name)
+        except TableError as e:
+            raise OptionError(str(e) if name == "option 'tuning'" else f"option 'tuning': {e}") from e
+        if table.isa in found:
+            raise OptionError(f"option 'tuning': two tables are for {table.isa}: give one of them")
+        found[table.isa] = table.text()
+    return tuple(found[isa] for isa in sorted(found))
 
 
 def _resolve_targets(targets: tuple[str, ...]) -> tuple[str, ...]:

@@ -186,7 +186,7 @@ class Report:
     ``compiled_nodes``: those of them inside DiscLaunch. ``flops_share``: part of the floating-point operations that are compiled, with
     unknown dims at their likely or a nominal size (`frontend.flops`); None if there are none or the shapes of a product are not known.
     ``drawing``: the graph as boxes. ``profile``: times of kernels, and ``machine`` what it can do at most (`insight.roofline`), where a
-    profile was made.
+    profile was made. ``tuning``: target -> digest of the table that schedules are chosen from.
     """
 
     compiler_version: str = ""
@@ -208,6 +208,7 @@ class Report:
     drawing: Drawing | None = None
     profile: list[ClusterProfile] = dataclasses.field(default_factory=list)
     machine: dict[str, Any] = dataclasses.field(default_factory=dict)
+    tuning: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def compiled_clusters(self) -> list[ClusterReport]:
@@ -259,6 +260,8 @@ class Report:
             compiled_line(self.clusters, self.compiled_nodes, self.compute_nodes, self.coverage)
             + (f", {100 * self.flops_share:.1f} % of FLOPs" if self.flops_share is not None else ""),
         ]
+        if self.options.get("tuning"):
+            lines.append(f"tables of schedules: {', '.join(f'{isa} {digest}' for isa, digest in self.tuning.items())}")
         if self.outputs_found:
             lines.append(f"outputs (found: the graph's sinks): {', '.join(self.outputs)}")
         for c in self.clusters:

@@ -115,7 +115,7 @@ def compile_graph_def(
         compiled = compile_module(
             imported.module, settings.targets, name=title or Path(path).stem, verify_passes=settings.verify_passes,
             dump_dir=settings.dump_dir, budget=Budget(settings.time_budget), progress=progress, segments=settings.segments,
-            profile=profile,
+            profile=profile, tuning=settings.tables,
         )  # fmt: skip
     times |= compiled.times_ms
     progress("writing")
@@ -179,7 +179,8 @@ def _report(clustering: Clustering, settings: Options, times: Mapping[str, float
     counted = sum(n.op not in SOURCES and n.op != "NoOp" for n in clustering.order)
     report = Report(
         __version__, list(settings.targets), [tensor_name(ref) for ref in clustering.fetches], total_nodes=len(clustering.order),
-        compute_nodes=counted, compiled_nodes=counted, times_ms=dict(times), options=settings.to_dict(), drawing=condense(clustering),
+        compute_nodes=counted, compiled_nodes=counted, times_ms=dict(times), options=settings.to_dict(), tuning=settings.tuned,
+        drawing=condense(clustering),
     )  # fmt: skip
     for cluster in clustering.clusters:
         entry = ClusterReport(cluster.name, len(cluster.nodes), "planned", compute_nodes=counted, node_names=cluster.node_names)

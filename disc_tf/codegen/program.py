@@ -58,6 +58,7 @@ from disc_tf.runtime.artifact import (
     TargetCode,
 )
 from disc_tf.runtime.cpu import TARGET_FEATURES
+from disc_tf.tuning import Table
 
 #: code, host program and tables of one executable, all targets together (design: weights are never inside)
 MAX_ARTIFACT_BYTES = 4 << 20
@@ -427,11 +428,13 @@ def compile_program(
     profile: bool = False,
     verify_cache: bool = False,
     budget: Budget | None = None,
+    tuning: Sequence[Table] = (),
 ) -> Compiled:
     """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason, `OutOfTime` if the budget
     is used up (LLVM cannot be stopped: what it works on ends in its thread, unused).
 
     profile: make every launch through the RAL, which then can time it, and say in the artefact what each has to do.
+    tuning: tables of schedules in the place of the shipped ones.
     verify_cache: emit also what the kernel cache has, and compare. ``times_ms``: ``emit`` is the time of emission, in which all targets but
     the last are compiled too, ``llvm`` what is left after it.
     """
@@ -447,7 +450,7 @@ def compile_program(
     pool = concurrent.futures.ThreadPoolExecutor(min(len(targets), os.cpu_count() or 1))
     try:
         for name in targets:
-            program = _TargetProgram(source, target_named(name), profile, verify_cache, budget)
+            program = _TargetProgram(source, target_named(name, tuning), profile, verify_cache, budget)
             texts.append(program.build())
             programs.append(program)
             pending.append(pool.submit(compile_image, texts[-1], program.target, ["disc_executable_query"]))

@@ -70,7 +70,7 @@ def check(args: argparse.Namespace) -> None:
     if args.output and args.output.endswith(STANDALONE_SUFFIX):
         refuse(args, NO_DISC)
     if args.remote or args.remote_dry_run or args.remote_result:
-        refuse(args, ["profile"], "is for code that is compiled here: leave out --remote and its kin")
+        refuse(args, ["profile", "tuning"], "is for code that is compiled here: leave out --remote and its kin")
     if not args.remote:
         refuse(args, NOT_REMOTE)
         if not args.remote_result:

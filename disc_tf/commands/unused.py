@@ -83,5 +83,6 @@ ROLLBACK = {
 }
 #: `inspect`
 NOT_COMPILED = {
-    name: "is for `disc-tf optimize`: inspect compiles nothing" for name in ("dump_dir", "verify_passes", "time_budget", "segments")
+    name: "is for `disc-tf optimize`: inspect compiles nothing"
+    for name in ("dump_dir", "verify_passes", "time_budget", "segments", "tuning")
 }

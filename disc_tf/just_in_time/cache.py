@@ -61,7 +61,7 @@ def compiler_identity() -> str:
 
     digest = hashlib.sha256(__version__.encode())
     root = Path(disc_tf.__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *(root / "tuning").glob("*.json")]):
         with contextlib.suppress(OSError):
             info = path.stat()
             digest.update(f"{path.relative_to(root)}:{info.st_size}:{info.st_mtime_ns}\n".encode())

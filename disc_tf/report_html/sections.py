@@ -186,6 +186,7 @@ def shapes(results: Sequence[ShapeResult]) -> Section | None:
 
 def options(report: Report, versions: Mapping[str, str]) -> Section:
     chosen = [[k, tag("code", str(v))] for k, v in report.options.items()]
+    chosen += [[f"table of schedules, {isa}", tag("code", digest)] for isa, digest in report.tuning.items()]
     phases = [[k, v] for k, v in report.times_ms.items()]
     totals: dict[str, float] = defaultdict(float)
     for c in report.clusters:

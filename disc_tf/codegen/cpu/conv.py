@@ -9,7 +9,8 @@ dilated input); null where the row lies in the padding. Along the last axis, nei
 Depthwise convolutions (`depthwise.py`) use the same tables and epilogue, and the same tasks, unless a product before them belongs to the
 kernel (`expand.py`).
 
-A task is a few lines x a block of pixels x a block of features, of fixed sizes: results are the same however tasks are split.
+A task is a few lines x a block of pixels x a block of features: results are the same however tasks are split. How many lines and features
+says the table of the target (`disc_tf.tuning`); blocks of pixels fix the order of sums, and follow from a constant here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from disc_tf.codegen.cpu.expand import Expansion
 from disc_tf.codegen.cpu.helpers.conv import K_WHOLE, conv_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, unravel
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, known, more_rows, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I1, PTR, Ty, V, const, vec
@@ -34,13 +35,10 @@ from disc_tf.fusion.conv import PIXEL_BYTES, is_depthwise
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View, merge_axes
 from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmin, product
+from disc_tf.tuning.table import columns_of
 
-#: lines of a task
-_LINES = 4
 #: pixels of a block of a line, about; a multiple of the tile's rows
 _PIXELS = 72
-#: bytes of a row of a block of features
-_COLUMN_BYTES = 384
 #: features up to which they are summed one at a time
 _FEW = 2
 #: elements of a run under the window, and of the window in all, up to which the runs of a pixel are copied side by side: sums then stay in
@@ -176,8 +174,10 @@ class _Conv:
     @property
     def block_columns(self) -> int:
         """Features of a task."""
-        size = PIXEL_BYTES if "before" in self.fusion.attrs else _COLUMN_BYTES
-        return max(size // self.ty.bytes // self.tile.nr, 1) * self.tile.nr
+        if "before" in self.fusion.attrs:
+            return max(PIXEL_BYTES // self.ty.bytes // self.tile.nr, 1) * self.tile.nr
+        depth = known(self.channels * (self.taps * self.line.window))
+        return columns_of(self.target.tuning.conv.columns, known(self.features), depth, self.ty.bytes)
 
     @property
     def block_pixels(self) -> int:
@@ -207,12 +207,15 @@ class _Conv:
         """Tasks of a few lines x a block of pixels x a block of features; how many there are for an image and a block of features."""
         frame, b = self.frame, self.b
         lines, images = frame.dim(self.lines), frame.dim(self.images)
-        line_blocks = _blocks(self, lines, _LINES)
+        task_lines = self.target.tuning.conv.lines
+        line_blocks = _blocks(self, lines, task_lines)
         parts = b.mul(self.column_blocks, self.blocks)
         places = b.mul(b.mul(self.pixel_blocks, line_blocks), images)
         by_lines = const(0, I1)
         if self.packed is not None:
-            by_lines = b.icmp("sgt", b.mul(b.mul(self.width, lines), images), b.mul(self.features_v, self.blocks))
+            by_lines = more_rows(
+                b, b.mul(b.mul(self.width, lines), images), b.mul(self.features_v, self.blocks), self.target.tuning.rows_first_percent
+            )
         order = grid_order(b, places, parts, by_lines)
 
         def task(t: V, held: list[V]) -> list[V]:
@@ -221,12 +224,12 @@ class _Conv:
             lead, image = b.urem(rest, line_blocks), b.udiv(rest, line_blocks)
             block = self._block(image, part, pixel)
             weights = self._weights(block, b.icmp("ne", part, held[0]))
-            first = b.mul(lead, _LINES)
-            stop = b.smin(b.add(first, _LINES), lines)
+            first = b.mul(lead, task_lines)
+            stop = b.smin(b.add(first, task_lines), lines)
             b.loop(first, stop, 1, [], lambda line, _: self._one_line(line, block, weights), "line")
             return [part]
 
-        return task, ceildiv(self.lines, _LINES) * ceildiv(self.line.out, self.block_pixels)
+        return task, ceildiv(self.lines, task_lines) * ceildiv(self.line.out, self.block_pixels)
 
     def _bands(self) -> tuple[Task, Dim]:
         """Tasks of a band of lines x a block of features, after the product that they are computed from."""
@@ -267,7 +270,8 @@ class _Conv:
                 points = self.before.bands.lines * self.outer[0].stride * self.line.extent
                 work = points * (self.before.k + self.taps * self.line.window) * columns
             else:
-                work = dmin(self.line.out, self.block_pixels) * _LINES * (self.taps * self.line.window * self.channels) * columns
+                points = dmin(self.line.out, self.block_pixels) * self.target.tuning.conv.lines
+                work = points * (self.taps * self.line.window * self.channels) * columns
             return grain(work, mac_ps(self.target.name, self.ty.bytes), PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE

@@ -3,7 +3,10 @@ operand, spilled block.
 
 Schedule (measured, see `tiles.py` and `helpers/gemm.py`): a task is one block of rows times one block of
 columns. Block sizes follow from target, type and shape, never from the number of threads, so that results are the
-same however tasks are split. The block's product goes to scratch (it stays in the inner caches) and the
+same however tasks are split. Which columns, how many tasks share a block of rows, in which order tasks come and when a
+right operand is packed says the table of the target (`disc_tf.tuning`): none of it changes the order of additions. Rows
+do, since a strip of few rows sums in several chains: so blocks of rows and their strips follow from constants here, and
+tasks that share a block divide its strips. The block's product goes to scratch (it stays in the inner caches) and the
 epilogue runs over it a row at a time; a product that is stored as it is goes straight to its place.
 
 Operands are views: any strides, any number of axes per role. What the micro-kernels cannot read in place (the
@@ -15,6 +18,7 @@ packed once, by `prepare`.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
@@ -23,7 +27,7 @@ from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
 from disc_tf.codegen.cpu.helpers.gemm import K_WHOLE, Strips, gemm_symbol, k_blocks, strips_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
-from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, grid_order, unravel
+from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, grid_order, known, more_rows, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
 from disc_tf.codegen.llvm import I1, I8, V, const, vec
@@ -32,14 +36,11 @@ from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View, merge_axes
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmax, dmin
+from disc_tf.tuning.table import BLOCK_ROWS, columns_of
 
-#: bytes of a row of a column block: a block of B of K rows then stays in the second-level cache
-_COLUMN_BYTES = 384
-#: blocks of columns below which a block is a single panel
-_FEW_BLOCKS = 6
-#: rows of a row block, about; a multiple of the tile's
-_ROWS = 144
-#: rows from which on an unpacked right operand is worth packing
+#: bytes of columns below which there are two blocks of rows at least
+_FEW_COLUMN_BYTES = 2304
+#: rows from which on a right operand with parts of vectors in its rows is packed: these are other tiles then, with other chains
 _PACK_ROWS = 24
 
 
@@ -119,21 +120,29 @@ class _Gemm:
 
     @property
     def block_columns(self) -> int:
-        """Columns of a task: whole panels; one if the product has so few that two threads could not share them evenly."""
-        nr = self.tile.nr
-        return nr if self._few_columns else self._panels * nr
-
-    @property
-    def _panels(self) -> int:
-        return max(_COLUMN_BYTES // self.ty.bytes // self.tile.nr, 1)
+        """Columns of a task: whole panels."""
+        return columns_of(self.target.tuning.gemm.columns, known(self.n), known(self.k), self.ty.bytes)
 
     @property
     def _few_columns(self) -> bool:
-        return self.n.is_static and int(self.n) < _FEW_BLOCKS * self._panels * self.tile.nr
+        return self.n.is_static and int(self.n) * self.ty.bytes < _FEW_COLUMN_BYTES
 
     @property
     def block_rows(self) -> int:
-        return _ROWS // self.tile.mr * self.tile.mr
+        return BLOCK_ROWS // self.tile.mr * self.tile.mr
+
+    def _row_parts(self) -> Dim:
+        """Tasks that share a block of rows, by M."""
+        k = known(self.k * (self.ty.bytes // 4))
+        rules = self.target.tuning.gemm.parts(k)
+        out = Dim.of(rules[-1][1])
+        try:
+            for (most, parts), (_, after) in itertools.pairwise(rules):
+                assert most is not None
+                out = out + dmax(dmin(most + 1 - self.m, 1), 0) * (parts - after)
+        except DimTooComplex:
+            return Dim.of(rules[-1][1])
+        return out
 
     def _row_blocks(self) -> Dim:
         """Blocks of rows; two at least of few columns, so that an odd number of panels leaves no thread without work."""
@@ -167,9 +176,11 @@ class _Gemm:
         frame, b = self.frame, self.b
         m, n, k = frame.dim(self.m), frame.dim(self.n), frame.dim(self.k)
         self.m_v, self.n_v, self.k_v = m, n, k
-        rb = frame.dim(self._row_blocks())
+        self.parts = self._row_parts()
+        base = frame.dim(self._row_blocks())
+        rb = base if self.parts == 1 else b.mul(base, frame.dim(self.parts))
         cb = b.udiv(b.add(n, self.block_columns - 1), self.block_columns)
-        rows_each = b.udiv(b.add(m, b.sub(rb, 1)), b.smax(rb, 1))  # balanced row blocks
+        rows_each = b.udiv(b.add(m, b.sub(base, 1)), b.smax(base, 1))  # balanced row blocks
         self._prepare_operands()
         direct = self._direct()
         points = None if direct is not None else Points(frame, self.region, self.groups[:3], self.ctx.env)
@@ -179,7 +190,7 @@ class _Gemm:
         block_rows = self.tile.mr if strip else self.block_rows
         whole = block_rows * self.block_columns + 2 * self.tile.lanes
         block = frame.scratch_area(whole * self.ty.bytes if direct is None else 0)
-        self.by_rows = const(1, I1) if self.copy_lhs else b.icmp("sgt", m, n)
+        self.by_rows = const(1, I1) if self.copy_lhs else more_rows(b, m, n, self.target.tuning.rows_first_percent)
         order, each = grid_order(b, rb, cb, self.by_rows), b.mul(rb, cb)
 
         def task(t: V, held: list[V]) -> list[V]:
@@ -189,8 +200,8 @@ class _Gemm:
             else:
                 rblock, rest = b.urem(t, rb), b.udiv(t, rb)
                 cblock, batch = b.urem(rest, cb), b.udiv(rest, cb)
-            m0, n0 = b.mul(rblock, rows_each), b.mul(cblock, self.block_columns)
-            rows = b.smin(rows_each, b.sub(m, m0))
+            m0, rows, whole_rows = self._rows(rblock, rows_each)
+            n0 = b.mul(cblock, self.block_columns)
             columns = b.smin(b.i64(self.block_columns), b.sub(n, n0))
             a_id = b.add(b.mul(batch, rb), rblock)
             b_id = b.add(b.mul(batch, cb), cblock)
@@ -202,19 +213,50 @@ class _Gemm:
             if self.packed is not None:
                 self._strip_by_strip(points, batch, m0, n0, rows, columns, a, lda, c, ldc)
                 return [a_id, held[1]]
-            held_b = self._multiply(batch, n0, rows, columns, a, lda, c, ldc, b_id, held[1])
+            held_b = self._multiply(batch, n0, rows, whole_rows, columns, a, lda, c, ldc, b_id, held[1])
             if points is not None:
                 self._epilogue(points, batch, m0, n0, rows, columns, block)
             return [a_id, held_b]
 
         b.loop(frame.begin, frame.end, 1, [b.i64(-1), b.i64(-1)], task, "task")
-        tasks = self.batch * self._row_blocks() * ceildiv(self.n, self.block_columns)
+        tasks = self.batch * self._row_blocks() * self.parts * ceildiv(self.n, self.block_columns)
         return frame.kernel(self.fusion.name, tasks, self._grain())
+
+    def _rows(self, number: V, rows_each: V) -> tuple[V, V, V]:
+        """(first row, rows, rows of the block that it is of) of a block, or of a share of its strips."""
+        b, m = self.b, self.m_v
+        if self.parts == 1:
+            m0 = b.mul(number, rows_each)
+            rows = b.smin(rows_each, b.sub(m, m0))
+            return m0, rows, rows
+        # A run of balanced strips, longer ones first, is itself cut into the same strips: of all rows that these have too few to be full
+        # there are fewer than a tile's, so as many strips are needed.
+        parts = self.frame.dim(self.parts)
+        block, part = b.udiv(number, parts), b.urem(number, parts)
+        start = b.mul(block, rows_each)
+        whole = b.smax(b.smin(rows_each, b.sub(m, start)), b.i64(0))
+        strips = Strips.of(b, whole, self.tile.mr)
+        first, stop = (
+            b.add(b.mul(s, strips.rows), b.smin(s, strips.longer))
+            for s in (b.udiv(b.mul(p, strips.count), parts) for p in (part, b.add(part, 1)))
+        )
+        return b.add(start, first), b.sub(stop, first), whole
+
+    def _worth_packing(self, rows: V, whole_rows: V) -> V:
+        """Whether a right operand that can be read where it lies is packed. Rows of whole vectors give the same sums either way."""
+        b, limit = self.b, self.target.tuning.gemm.pack_rows
+        fixed = b.icmp("sge", whole_rows, _PACK_ROWS)
+        whole = self._whole_vectors()
+        if (self.n.is_static and not whole) or (limit == _PACK_ROWS and self.parts == 1):
+            return fixed
+        tuned = b.icmp("sge", rows, limit)
+        return tuned if whole else b.select(b.icmp("eq", b.and_(self.n_v, self.tile.lanes - 1), 0), tuned, fixed)
 
     def _grain(self) -> Dim:
         """Of multiply-adds, and the reading of B (all the work there is for one row), which counts as eight rows."""
         try:
-            work = (dmin(self.m, self.block_rows) + 8) * self.k * dmin(self.n, self.block_columns)
+            rows = dmin(self.m, self.block_rows)
+            work = ((rows if self.parts == 1 else ceildiv(rows, self.parts)) + 8) * self.k * dmin(self.n, self.block_columns)
             return grain(work, mac_ps(self.target.name, self.ty.bytes), PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
@@ -378,9 +420,10 @@ class _Gemm:
         strips.each(b, strip)
 
     def _multiply(
-        self, batch: V, n0: V, rows: V, columns: V, a: V, lda: V, c: V, ldc: V, b_id: V, held: V
+        self, batch: V, n0: V, rows: V, whole_rows: V, columns: V, a: V, lda: V, c: V, ldc: V, b_id: V, held: V
     ) -> V:
-        """The product of the task; returns which block of B lies packed in scratch afterwards (-1: none)."""
+        """The product of the task; returns which block of B lies packed in scratch afterwards (-1: none). ``whole_rows``: of the block
+        that its rows are of."""
         b, nr = self.b, self.tile.nr
         symbol = gemm_symbol(self.acc, self.rhs_dtype)
         elem = lanes.mem_elem(self.rhs_dtype)
@@ -430,7 +473,7 @@ class _Gemm:
         contiguous = self.b_inner.single and _unit(self.rhs.inner, self.ctx)
         if not contiguous:
             return pack_then_multiply()[0]
-        return b.if_else(b.icmp("slt", rows, _PACK_ROWS), in_place, pack_then_multiply)[0]
+        return b.if_else(self._worth_packing(rows, whole_rows), pack_then_multiply, in_place)[0]
 
     def _pack(self, base: V, n0: V, columns: V) -> None:
         """Pack the task's columns of B into panels in scratch."""

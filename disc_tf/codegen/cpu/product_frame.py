@@ -87,6 +87,19 @@ def grid_order(b: FnBuilder, rows: V, columns: V, by_rows: V) -> Callable[[V], t
     return place
 
 
+def more_rows(b: FnBuilder, rows: V, columns: V, percent: int) -> V:
+    """Whether there are so many more rows than columns that tasks are counted along rows (`Table.rows_first_percent`)."""
+    if percent == 100:
+        return b.icmp("sgt", rows, columns)
+    return b.icmp("sgt", b.mul(rows, 100), b.mul(columns, percent))
+
+
+def known(dim: DimLike) -> int | None:
+    """An extent as a rule of a table asks for it."""
+    dim = Dim.of(dim)
+    return int(dim) if dim.is_static else None
+
+
 def offset_of(b: FnBuilder, start: V, index: Sequence[V], strides: Sequence[V]) -> V:
     """start + sum(index * stride)."""
     for i, s in zip(index, strides, strict=True):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from disc_tf.tuning import Table, shipped
 
 
 @dataclass(frozen=True)
@@ -11,7 +14,7 @@ class CpuTarget:
 
     `width_bytes` is the vector register size; `registers` how many there are. `masked_memory` says whether masked
     loads and stores are instructions (else LLVM expands them into branches), `f16c` whether half <-> float
-    conversions are.
+    conversions are. `tuning` is the table that schedules are chosen from.
     """
 
     name: str
@@ -21,6 +24,7 @@ class CpuTarget:
     f16c: bool
     masked_memory: bool
     cpu: str
+    tuning: Table
     features: str = ""
     triple: str = "x86_64-unknown-linux-gnu"
 
@@ -35,17 +39,18 @@ class CpuTarget:
         return f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}" "frame-pointer"="none"'
 
 
-V2 = CpuTarget("x86-64-v2", 16, 16, fma=False, f16c=False, masked_memory=False, cpu="x86-64-v2")
-V3 = CpuTarget("x86-64-v3", 32, 16, fma=True, f16c=True, masked_memory=True, cpu="x86-64-v3")
-V4 = CpuTarget("x86-64-v4", 64, 32, fma=True, f16c=True, masked_memory=True, cpu="x86-64-v4",
+V2 = CpuTarget("x86-64-v2", 16, 16, fma=False, f16c=False, masked_memory=False, cpu="x86-64-v2", tuning=shipped("x86-64-v2"))
+V3 = CpuTarget("x86-64-v3", 32, 16, fma=True, f16c=True, masked_memory=True, cpu="x86-64-v3", tuning=shipped("x86-64-v3"))
+V4 = CpuTarget("x86-64-v4", 64, 32, fma=True, f16c=True, masked_memory=True, cpu="x86-64-v4", tuning=shipped("x86-64-v4"),
                features="-prefer-256-bit")
 
 TARGETS: dict[str, CpuTarget] = {t.name: t for t in (V2, V3, V4)}
 
 
-def target_named(name: str) -> CpuTarget:
-    """The target of that name; ValueError lists the names there are."""
+def target_named(name: str, tables: Iterable[Table] = ()) -> CpuTarget:
+    """The target of that name, with the one of ``tables`` that is its own, if any; ValueError lists the names there are."""
     try:
-        return TARGETS[name]
+        target = TARGETS[name]
     except KeyError:
         raise ValueError(f"unknown target {name!r}; known: {', '.join(TARGETS)}") from None
+    return next((replace(target, tuning=t) for t in tables if t.isa == name), target)

@@ -36,8 +36,6 @@ K_WHOLE = 1024
 K_BLOCK = 512
 #: rows that share one base pointer (x86 addresses reach base + pitch and base + 2*pitch)
 _GROUP = 3
-#: steps of k by which B is prefetched into the first-level cache: 4-8 % at every M from 2 up
-_AHEAD = 16
 #: independent sums needed to hide the latency of an FMA at two per cycle
 _CHAINS = 8
 
@@ -105,6 +103,7 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
         b.mul(ldb, DType.from_name(stored).bytes),
         ldc,
         pace,
+        target.tuning.gemm.prefetch_steps,
     )
 
     def one_panel(_: V, at: list[V]) -> list[V]:
@@ -132,13 +131,15 @@ class _Micro:
         b_pitch: V,
         ldc: V,
         pace: V,
+        steps_ahead: int,
     ) -> None:
         self.b, self.stored, self.mr, self.nv, self.lanes, self.ty = b, stored, mr, nv, lanes, ty
         self.vt = vec(ty, lanes)
         self.a_pitch, self.b_pitch, self.ldc = a_pitch, b_pitch, ldc
         self.pace = pace
         self.a_twice = b.shl(a_pitch, 1)
-        self.b_ahead = b.mul(b_pitch, _AHEAD)
+        # into the first-level cache: 16 steps are worth 4-8 % at every M from 2 up
+        self.b_ahead = b.mul(b_pitch, steps_ahead)
         self.groups = -(-mr // _GROUP)
         self.split = _k_split(mr, nv)
         # One step of k per trip where the tile fills the registers: LLVM gathers the loads of several steps
