@@ -15,7 +15,7 @@ from disc_tf.costs import Machine
 
 #: what lies between these two lines of the page is measured; the rest is written by hand
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-_NAMES = {"tensorflow": "TensorFlow", "xla": "XLA", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "iree": "IREE", "disc_tf": "disc_tf"}
+_NAMES = {"tensorflow": "TensorFlow", "xla": "XLA", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "iree": "IREE"}
 
 
 def replace_measured(page: str, text: str) -> str:
@@ -91,8 +91,8 @@ def _behind(models: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> list[s
         return ["", "At no point is a peer ahead of either form of disc_tf."]
     return [
         "",
-        "Points where a peer is ahead of one of our forms, ms. *call*: a call of TensorFlow's Session that only takes the model's feeds, which the",
-        "op inside TensorFlow cannot be below.",
+        "Points where a peer is ahead of one of our forms, ms. *call*: a call of TensorFlow's Session that only takes the feeds; the op",
+        "inside TensorFlow cannot be below it.",
         "",
         f"| model | dims | first | its time | {' | '.join(_NAMES.get(e, e) for e in OURS)} | call |",
         f"| --- | --- | --- {'| --- ' * (len(OURS) + 2)}|",

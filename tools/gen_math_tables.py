@@ -44,6 +44,8 @@ def erfcx_scaled(k):
 # name: (function, interval, weight of the polynomial's absolute error in the result's relative error)
 ERFC_K = {"f32": mpf(2), "f64": mpf(4)}
 ERFC_MAX = {"f32": mpf("10.1"), "f64": mpf("26.8")}
+#: from here on erf is 1 in f32
+ERF_ONE = mpf("3.95")
 
 
 def specs(kind):
@@ -59,6 +61,7 @@ def specs(kind):
                  mpf("0.17")),
         "ASIN": (guard0(root(lambda x: (mp.asin(x) - x) / x**3), mpf(1) / 6), (mpf(0), mpf("0.2501")), mpf("0.25")),
         "ERF": (guard0(root(lambda x: mp.erf(x) / x), 2 / mp.sqrt(mp.pi)), (mpf(0), mpf("1.0")), mpf(1)),
+        **({"LOG_ERFC": (lambda a: mp.log(mp.erfc(a)), (mpf(1), ERF_ONE), mp.erfc(1))} if kind == "f32" else {}),
         "ERFCX": (erfcx_scaled(k), (mpf(-1), (ERFC_MAX[kind] - k) / (ERFC_MAX[kind] + k)), mpf(1)),
         "SINH": (guard0(root(lambda x: (mp.sinh(x) - x) / x**3), mpf(1) / 6), (mpf(0), mpf("1.001")), mpf(1)),
     }
@@ -89,6 +92,7 @@ def main():
             print("    ),")
         print("}\n")
     print(f"ERFC_K = {{'f32': {float(ERFC_K['f32'])!r}, 'f64': {float(ERFC_K['f64'])!r}}}".replace("'", '"'))
+    print(f"ERF_ONE = {float(ERF_ONE)!r}")
     print(f"ERFC_MAX = {{'f32': {float(ERFC_MAX['f32'])!r}, 'f64': {float(ERFC_MAX['f64'])!r}}}".replace("'", '"'))
     print("\n# pi/2 in three parts of 33, 33 and 53 bits (products with integers below 2**20 are exact)")
     p1 = bits(mp.pi / 2, 33)

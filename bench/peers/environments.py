@@ -33,7 +33,10 @@ def interpreter(name: str, directory: Path) -> str:
     return str(python)
 
 
-def versions(python: str, names: tuple[str, ...] = ("onnxruntime", "openvino", "iree-base-runtime", "tf2onnx", "tensorflow")) -> dict[str, str]:
+_SHOWN = ("onnxruntime", "openvino", "iree-base-runtime", "tf2onnx", "tensorflow")
+
+
+def versions(python: str, names: tuple[str, ...] = _SHOWN) -> dict[str, str]:
     """Versions of those packages that an interpreter has."""
     code = "import importlib.metadata as m,sys\nfor n in sys.argv[1:]:\n try: print(n, m.version(n))\n except m.PackageNotFoundError: pass"
     ran = subprocess.run([python, "-c", code, *names], capture_output=True, text=True, check=True)

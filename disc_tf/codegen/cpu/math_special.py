@@ -47,10 +47,16 @@ def erfc(b: FnBuilder, x: V) -> V:
 
 
 def erf(b: FnBuilder, x: V) -> V:
-    a = b.fabs(x)
+    a, f = b.fabs(x), fmt(x)
     z = b.fmul(x, x)
-    near = b.fmul(x, poly(b, z, fmt(x).polys["ERF"]))
-    far = b.copysign(b.fsub(1.0, _erfc_positive(b, a)), x)
+    near = b.fmul(x, poly(b, z, f.polys["ERF"]))
+    if f.elem is F32:
+        # Far from 1, erfc needs no relative accuracy: a polynomial for its logarithm takes no division.
+        c = b.fmin_x86(const(tables.ERF_ONE, x.ty), a)
+        beyond = exp(b, poly(b, c, f.polys["LOG_ERFC"]), nonpositive=True)
+    else:
+        beyond = _erfc_positive(b, a)
+    far = b.copysign(b.fsub(1.0, beyond), x)
     return b.select(b.fcmp("olt", a, 1.0), near, far)
 
 

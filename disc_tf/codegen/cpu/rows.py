@@ -25,7 +25,7 @@ from disc_tf.codegen.llvm import I8, I64, FnBuilder, Ty, V, const, vec
 from disc_tf.costs import grain
 from disc_tf.fusion.types import Fusion, GatherRead, Region
 from disc_tf.fusion.views import View
-from disc_tf.ir.core import Op, Value
+from disc_tf.ir.core import Op, Value, reduce_kind
 from disc_tf.ir.dims import Dim, ceildiv, product
 from disc_tf.ir.types import DType
 
@@ -219,12 +219,25 @@ class RowsEmitter:
                 known[op.result] = self._gather(row, self.region.gathers[op.result], known, d, count, mask)
             else:
                 args = [row.value(v, known, d, count, mask, {}) for v in op.operands]
-                known[op.result] = lane_ops.emit(b, op, args)
+                if self._is_softmax(op):  # as TensorFlow's own; the reciprocal is taken once a row
+                    known[op.result] = b.fmul(b.splat(args[0], count), b.splat(b.fdiv(const(1.0, args[1].ty), args[1]), count))
+                else:
+                    known[op.result] = lane_ops.emit(b, op, args)
         for v in plan.keep:
             self._keep(v, b.splat(row.value(v, known, d, count, mask, {}), count), linear)
         for v, view in plan.writes:
             x = row.value(v, known, d, count, mask, {})
             row.store_value(v, view, b.splat(x, count), d, mask)
+
+    def _is_softmax(self, op: Op) -> bool:
+        """exp(x) / sum(exp(x)), the sum one of a row."""
+        if op.name != "divide" or op.result.dtype not in (DType.F32, DType.F64):
+            return False
+        power, total = (self.region.resolve(v) for v in op.operands)
+        if not self.plan.is_row(total) or total.op is None or power.op is None:
+            return False
+        summed = total.op.name == "reduce" and reduce_kind(total.op) == "add" and self.region.resolve(total.op.operands[0]) is power
+        return summed and power.op.name == "exponential"
 
     def _strip_ty(self, dtype: DType) -> Ty:
         return I8 if dtype.is_bool else lanes.reg_elem(dtype)
