@@ -57,7 +57,7 @@ def erf(b: FnBuilder, x: V) -> V:
     else:
         beyond = _erfc_positive(b, a)
     far = b.copysign(b.fsub(1.0, beyond), x)
-    return b.select(b.fcmp("olt", a, 1.0), near, far)
+    return b.select(b.fcmp("oge", a, 1.0), far, near)  # NaN is near: the exponential may lose it
 
 
 def rsqrt(b: FnBuilder, x: V) -> V:
