@@ -121,6 +121,17 @@ def measure_model(
     }
 
 
+def machine_at_best(threads: int, rounds: int = 4) -> Machine:
+    """The best of some measurements: what else a machine does can only make it look slower."""
+    found = []
+    for _ in range(rounds):
+        measure.cache_clear()
+        found.append(measure(threads))
+    sizes = [size for size, _ in found[0].bandwidth]
+    rates = [max(m.bandwidth[i][1] for m in found) for i in range(len(sizes))]
+    return dataclasses.replace(found[0], gflops=max(m.gflops for m in found), bandwidth=tuple(zip(sizes, rates, strict=True)))
+
+
 def _kernels(compiled: Compiled) -> int:
     return sum(len(c["kernels"]) for c in compiled.report["clusters"] if c["status"] == "compiled")
 
@@ -138,7 +149,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     args = parser.parse_args()
     page = replace_measured(args.markdown.read_text(), "") if args.markdown else ""
-    machine = measure(args.threads)
+    machine = machine_at_best(args.threads)
     kept = json.loads(args.json.read_text())["models"] if args.json and args.json.exists() else []
     results = {r["model"]: r for r in kept}
     wanted = (*args.engines, CALL) if "tensorflow" in args.engines else tuple(args.engines)
