@@ -23,13 +23,13 @@ from disc_tf.codegen.cpu import depthwise, lanes
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
 from disc_tf.codegen.cpu.expand import Expansion
-from disc_tf.codegen.cpu.helpers.conv import K_WHOLE, conv_symbol
+from disc_tf.codegen.cpu.helpers.conv import conv_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, known, more_rows, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import I1, PTR, Ty, V, const, vec
+from disc_tf.codegen.llvm import I1, PTR, V, const, vec
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.conv import PIXEL_BYTES, is_depthwise
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
@@ -41,10 +41,6 @@ from disc_tf.tuning.table import columns_of
 _PIXELS = 72
 #: features up to which they are summed one at a time
 _FEW = 2
-#: elements of a run under the window, and of the window in all, up to which the runs of a pixel are copied side by side: sums then stay in
-#: registers from the first to the last of them
-_SHORT_RUN = 32
-_SHORT_WINDOW = K_WHOLE
 
 
 @emitter("conv")
@@ -144,8 +140,6 @@ class _Conv:
         self.whole_k = self.packed is not None or len(self.k_axes) <= 1
         #: whether positions of the window along the line are one run
         self.merged = self.line.dilation == 1 and self.whole_k
-        #: elements of a run, if the window's runs are copied side by side
-        self.short_run = self._short_run()
         self.frame = ProductFrame(ctx)
         self.b = self.frame.b
         self.before: Expansion | None = None
@@ -164,12 +158,6 @@ class _Conv:
         axes = (self.k_axes[0] if self.k_axes else Axis(ONE, ONE), view.axes[-1])
         layout = ("panel", 1) if self.few else panel_layout(self.target, self.acc)
         return self.ctx.prepared(View(view.source, view.offset, axes), layout)
-
-    def _short_run(self) -> int:
-        if self.depthwise or self.few or not self.merged or not self.channels.is_static or self.taps == 1:
-            return 0
-        run = int(self.channels) * self.line.window
-        return run if run <= _SHORT_RUN and run * self.taps <= _SHORT_WINDOW else 0
 
     @property
     def block_columns(self) -> int:
@@ -301,9 +289,6 @@ class _Conv:
             pitch = self.channels * self.copy_pixels
             self.copy_pitch = frame.dim(pitch)
             self.copy_area = frame.scratch_area(pitch * (self.taps * self.ty.bytes))
-        if self.short_run:
-            self.window_table = frame.scratch_area(8)
-            self.window_area = frame.scratch_area(self.block_pixels * self.taps * self.short_run * self.ty.bytes)
 
     # -- weights ---------------------------------------------------------------------------------------
 
@@ -382,53 +367,13 @@ class _Conv:
             b_run, panel = b.mul(channels, nr), b.mul(self.frame.dim(self.k_total), nr)
         else:
             b_run, panel = b.mul(channels, self.block_columns), b.mul(channels, nr)
-        table, taps, lda = self.table, self.taps, b.mul(pitch, line.stride)
-        if self.short_run:
-            self._windows(block.pixels, lda)
-            table, taps, k = self.window_table, 1, b.i64(self.taps * self.short_run)
-            lda = k
         self.frame.call(
             conv_symbol(self.acc, self.stored, self.few),
             [
-                table, b.i64(taps), runs, k, lda, step, weights, b.mul(b_run, line.window), b_run,
+                self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
                 panel, self.block_area, b.i64(self.block_columns), self.part_area, block.pixels, block.columns,
             ],
         )  # fmt: skip
-
-    def _windows(self, pixels: V, lda: V) -> None:
-        """The runs under the window of each pixel side by side, zeros where a row lies in the padding; neighbouring pixels' runs begin
-        `lda` elements apart in the table's rows."""
-        b, run = self.b, self.short_run
-        b.store(self.window_area, self.window_table)
-        # Whole vectors of powers of two: a masked store costs more than several of these.
-        pieces, at, count = [], 0, self.tile.lanes
-        while at < run:
-            if count <= run - at:
-                pieces.append((at, vec(self.ty, count)))
-                at += count
-            else:
-                count //= 2
-
-        def tap(t: V, _: list[V]) -> None:
-            row, first = b.load(PTR, b.gep(self.table, t, PTR)), b.gep(self.window_area, b.mul(t, run), self.ty)
-
-            def each(read: Callable[[V, int, Ty], V]) -> list[V]:
-                def one(i: V, _: list[V]) -> None:
-                    to = b.gep(first, b.mul(i, self.taps * run), self.ty)
-                    for at, ty in pieces:
-                        b.store(read(i, at, ty), b.gep(to, at, self.ty))
-
-                b.loop(0, pixels, 1, [], one, "window")
-                return []
-
-            there = b.icmp("ne", b.ptrtoint(row), 0)
-            b.if_else(
-                there,
-                lambda: each(lambda i, at, ty: b.load(ty, b.gep(b.gep(row, b.mul(i, lda), self.ty), at, self.ty))),
-                lambda: each(lambda _i, _at, ty: const(0, ty)),
-            )
-
-        b.loop(0, self.taps, 1, [], tap, "tap")
 
     def _rows(self, number: V, block: Block, channel: V, place) -> None:
         """Fill the table: `place(row, tap)` for the input row (address of its pixel 0) under each position of the window in the outer

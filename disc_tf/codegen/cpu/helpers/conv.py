@@ -10,12 +10,16 @@
 
 `h_dots_<acc>_<stored>` takes the same arguments for very few features: B has panels of one column, lanes lie along k.
 
-A long single run is summed in blocks. The order of additions is the same for every element.
+A strip's sums stay in registers over the whole window (`h_mc_...`); only a long single run is summed in blocks. The order of additions is
+the same for every element.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from disc_tf.codegen.cpu.helpers import helper
+from disc_tf.codegen.cpu.helpers.gemm import Micro
 from disc_tf.codegen.cpu.target import CpuTarget
 from disc_tf.codegen.cpu.tiles import acc_ty, tile_for
 from disc_tf.codegen.cpu.widen import load_widened
@@ -41,8 +45,7 @@ def _make_conv(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
     line = _Line(b, target, acc_name, stored_name)
     line.emit()
     b.ret()
-    tile = line.tile
-    return b, tuple(line.micro(r, v) for v in range(1, tile.nv + 1) for r in range(1, tile.mr + 1))
+    return b, line.helpers()
 
 
 def _builder(symbol: str, target: CpuTarget) -> FnBuilder:
@@ -53,19 +56,48 @@ def _builder(symbol: str, target: CpuTarget) -> FnBuilder:
     )  # fmt: skip
 
 
+@helper("h_mc")
+def _make_window(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    """(ROWS, start, taps, runs, k, lda, step, B, b_tap, b_run, panel, C, ldc, panels): one strip of rows times a run of panels. ``start``:
+    of the strip in each row of the table; strides in elements."""
+    _, _, acc_name, stored_name, shape = symbol.split("_")
+    mr, nv = map(int, shape.split("x"))
+    ty, stored = acc_ty(acc_name), DType.from_name(stored_name)
+    order = ("ROWS", "start", "taps", "runs", "k", "lda", "step", "B", "b_tap", "b_run", "panel", "C", "ldc", "panels")
+    b = FnBuilder(
+        symbol, [(n, PTR if n in ("ROWS", "B", "C") else I64) for n in order], linkage="internal", fma=target.fma,
+        attrs=target.fn_attrs + " noinline",
+    )  # fmt: skip
+    table, start, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, panels = b.params
+    tile = tile_for(target, DType.from_name(acc_name))
+    lda, start, step = (b.mul(x, ty.bytes) for x in (lda, start, step))
+    b_tap, b_run, panel = (b.mul(x, stored.bytes) for x in (b_tap, b_run, panel))
+    ahead = target.tuning.gemm.prefetch_steps
+    micro = Micro(b, stored, mr, nv, tile.lanes, ty, lda, b.i64(tile.nr * stored.bytes), ldc, b.i64(0), ahead)
+
+    def one_panel(_: V, at: list[V]) -> list[V]:
+        micro.window(table, start, taps, runs, step, at[0], b_tap, b_run, at[1], k)
+        return [b.gep(at[0], panel, I8), b.gep(at[1], nv * tile.lanes, ty)]
+
+    b.loop(0, panels, 1, [weights, c], one_panel, "panel")
+    b.ret()
+    return b, ()
+
+
 class _Line:
     def __init__(self, b: FnBuilder, target: CpuTarget, acc: str, stored: str) -> None:
         self.b, self.ty = b, acc_ty(acc)
         self.tile = tile_for(target, DType.from_name(acc))
         self.stored = DType.from_name(stored)
-        self.prefix = f"h_mk_{acc}_{stored}"
+        self.kinds = (f"h_mk_{acc}_{stored}", f"h_mc_{acc}_{stored}")
 
-    def micro(self, rows: int, vectors: int) -> str:
-        return f"{self.prefix}_{rows}x{vectors}"
+    def helpers(self) -> tuple[str, ...]:
+        shapes = [f"{r}x{v}" for v in range(1, self.tile.nv + 1) for r in range(1, self.tile.mr + 1)]
+        return tuple(f"{kind}_{shape}" for kind in self.kinds for shape in shapes)
 
     def emit(self) -> None:
         b, tile = self.b, self.tile
-        table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, part, m, n = b.params
+        table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, _, m, n = b.params
         full = b.udiv(n, tile.nr)
         rest = b.sub(n, b.mul(full, tile.nr))
         rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
@@ -74,49 +106,60 @@ class _Line:
         longer = b.sub(m, b.mul(each, count))
         whole = b.mul(full, panel)
         long = b.and_(b.icmp("sgt", k, K_WHOLE), b.icmp("eq", b.mul(taps, runs), 1))
-        size = b.select(long, b.i64(K_BLOCK), b.smax(k, b.i64(1)))
+
+        def panels(w: V, to: V, product: Callable[[int, V, V, V], None]) -> None:
+            """`product(vectors, weights, result, panels)` for the whole panels, then for what is left of the columns."""
+            product(tile.nv, w, to, full)
+            tail, tail_to = b.gep(w, b.mul(whole, self.stored.bytes), I8), b.gep(to, b.mul(full, tile.nr), self.ty)
+            cases = {v: lambda v=v: product(v, tail, tail_to, b.i64(1)) for v in range(1, tile.nv + 1)}
+            b.switch(rest_vectors, cases, lambda: None)
 
         def strip(s: V, at: list[V]) -> list[V]:
             rows = b.add(each, b.zext(b.icmp("slt", s, longer), I64))
-            start = b.mul(at[0], lda)
-            sc = b.gep(c, b.mul(at[0], ldc), self.ty)
+            start, to = b.mul(at[0], lda), b.gep(c, b.mul(at[0], ldc), self.ty)
 
-            def product(more: V, a: V, w: V, k: V, sc: V) -> None:
-                self._run(rows, tile.nv, a, w, sc, k, lda, ldc, full, panel, more)
-                tail = b.gep(w, b.mul(whole, self.stored.bytes), I8)
-                tail_c = b.gep(sc, b.mul(full, tile.nr), self.ty)
-                one = b.i64(1)
-                cases = {
-                    v: lambda v=v: self._run(rows, v, a, tail, tail_c, k, lda, ldc, one, panel, more)
-                    for v in range(1, tile.nv + 1)
-                }
-                b.switch(rest_vectors, cases, lambda: None)
+            def window(vectors: int, w: V, to: V, count: V) -> None:
+                args = [table, start, taps, runs, k, lda, step, w, b_tap, b_run, panel, to, ldc, count]
+                self._call(1, rows, vectors, args)
 
-            def tap(t: V, begun: list[V]) -> list[V]:
-                row = b.load(PTR, b.gep(table, t, PTR))
-
-                def run(r: V, more: list[V]) -> list[V]:
-                    a = b.gep(row, b.add(start, b.mul(r, step)), self.ty)
-                    w = b.gep(weights, b.mul(b.add(b.mul(t, b_tap), b.mul(r, b_run)), self.stored.bytes), I8)
-
-                    def block(k0: V, begun: list[V]) -> list[V]:
-                        at = b.gep(w, b.mul(k0, tile.nr * self.stored.bytes), I8)
-                        apart = b.and_(begun[0], long)
-                        into = b.select(apart, part, sc)
-                        product(b.and_(begun[0], b.not_(long)), b.gep(a, k0, self.ty), at, b.smin(size, b.sub(k, k0)), into)
-                        b.if_then(apart, lambda: self._add(rows, part, sc, ldc, n))
-                        return [const(1, I1)]
-
-                    return b.loop(0, b.smax(k, b.i64(1)), size, more, block, "kblock")
-
+            def blocks() -> None:
+                row = b.load(PTR, table)
                 there = b.icmp("ne", b.ptrtoint(row), 0)
-                return b.if_else(there, lambda: b.loop(0, runs, 1, begun, run, "run"), lambda: begun)
+                first = b.gep(row, start, self.ty)
+                b.if_else(there, lambda: self._blocks(rows, first, to, panels) or [], lambda: self._zero(rows, to, ldc, n) or [])
 
-            begun = b.loop(0, taps, 1, [const(0, I1)], tap, "tap")
-            b.if_then(b.not_(begun[0]), lambda: self._zero(rows, sc, ldc, n))
+            b.if_else(long, lambda: blocks() or [], lambda: panels(weights, to, window) or [])
             return [b.add(at[0], rows)]
 
         b.loop(0, count, 1, [b.i64(0)], strip, "strip")
+
+    def _blocks(self, rows: V, a: V, to: V, panels: Callable[[V, V, Callable[[int, V, V, V], None]], None]) -> None:
+        """One long run: sums of blocks of it, added up."""
+        b, tile = self.b, self.tile
+        _, _, _, k, lda, _, weights, _, _, panel, _, ldc, part, _, n = b.params
+
+        def block(k0: V, begun: list[V]) -> list[V]:
+            left = b.gep(a, k0, self.ty)
+            into = b.select(begun[0], part, to)
+
+            def product(vectors: int, w: V, to: V, count: V) -> None:
+                size = b.smin(b.i64(K_BLOCK), b.sub(k, k0))
+                args = [left, w, to, size, lda, b.i64(tile.nr), ldc, count, panel, const(0, I1), left, w, b.i64(0)]
+                self._call(0, rows, vectors, args)
+
+            panels(b.gep(weights, b.mul(k0, tile.nr * self.stored.bytes), I8), into, product)
+            b.if_then(begun[0], lambda: self._add(rows, part, to, ldc, n))
+            return [const(1, I1)]
+
+        b.loop(0, k, K_BLOCK, [const(0, I1)], block, "kblock")
+
+    def _call(self, kind: int, rows: V, vectors: int, args: list[V]) -> None:
+        b = self.b
+
+        def call(r: int) -> Callable[[], None]:
+            return lambda: b.call(f"{self.kinds[kind]}_{r}x{vectors}", VOID, args, declare=False) and None
+
+        b.switch(rows, {r: call(r) for r in range(1, self.tile.mr + 1)})
 
     def _add(self, rows: V, part: V, c: V, ldc: V, n: V) -> None:
         """C += PART."""
@@ -143,15 +186,6 @@ class _Line:
             b.loop(0, n, lanes, [], lambda j, _: b.store(zero, b.gep(line, j, self.ty)))
 
         b.loop(0, rows, 1, [], row)
-
-    def _run(self, rows: V, vectors: int, a: V, w: V, c: V, k: V, lda: V, ldc: V, panels: V, panel: V, more: V) -> None:
-        b = self.b
-        args = [a, w, c, k, lda, b.i64(self.tile.nr), ldc, panels, panel, more, a, w, b.i64(0)]
-
-        def call(r: int):
-            return lambda: b.call(self.micro(r, vectors), VOID, args, declare=False) and None
-
-        b.switch(rows, {r: call(r) for r in range(1, self.tile.mr + 1)})
 
 
 #: pixels that are summed at a time

@@ -92,7 +92,7 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
         attrs=_attrs(target),
     )
     a0, b0, c0, k, lda, ldb, ldc, panels, panel, more, ahead_a, ahead_b, pace = b.params
-    micro = _Micro(
+    micro = Micro(
         b,
         DType.from_name(stored),
         mr,
@@ -116,7 +116,7 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
     return b, ()
 
 
-class _Micro:
+class Micro:
     """Emits the product of one strip with one panel, accumulators in registers."""
 
     def __init__(
@@ -166,7 +166,35 @@ class _Micro:
 
         carried = b.loop(0, main, self.unroll, [ahead_a, ahead_b, *rows, bp, *sums], steps, "k")[2:]
         carried = b.loop(main, k, 1, carried, lambda _, x: self._steps(x, 1), "k1")
-        sums = carried[self.groups + 1 :]
+        self._keep(carried[self.groups + 1 :], c)
+
+    def window(self, table: V, start: V, taps: V, runs: V, step: V, bp: V, b_tap: V, b_run: V, c: V, k: V) -> None:
+        """C = the sum over the rows of a table (null ones left out) and the runs in each of A B; offsets in bytes. The sums stay in
+        registers from the first run to the last."""
+        b = self.b
+        count = self.mr * self.nv * self.split
+
+        def run(r: V, sums: list[V], row: V, w: V) -> list[V]:
+            rows = [b.gep(row, b.mul(r, step), I8)]
+            for _ in range(1, self.groups):
+                rows.append(b.gep(rows[-1], b.mul(self.a_pitch, _GROUP), I8))
+            main = b.and_(k, -self.unroll)
+            carried = [*rows, b.gep(w, b.mul(r, b_run), I8), *sums]
+            carried = b.loop(0, main, self.unroll, carried, lambda _, x: self._steps(x, self.unroll), "k")
+            carried = b.loop(main, k, 1, carried, lambda _, x: self._steps(x, 1), "k1")
+            return carried[self.groups + 1 :]
+
+        def tap(t: V, sums: list[V]) -> list[V]:
+            row, w = b.load(PTR, b.gep(table, t, PTR)), b.gep(bp, b.mul(t, b_tap), I8)
+            there = b.icmp("ne", b.ptrtoint(row), 0)
+            first = b.gep(row, start, I8)
+            return b.if_else(there, lambda: b.loop(0, runs, 1, sums, lambda r, x: run(r, x, first, w), "run"), lambda: sums)
+
+        self._keep(b.loop(0, taps, 1, [const(0, self.vt)] * count, tap, "tap"), c)
+
+    def _keep(self, sums: list[V], c: V) -> None:
+        """Add up the interleaved sums and store them."""
+        b, tile = self.b, self.mr * self.nv
         while len(sums) > tile:
             half = len(sums) // 2
             plus = b.fadd if self.ty.is_float else b.add
