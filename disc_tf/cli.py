@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, trace, verify
+from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, trace, tune, verify
 from disc_tf.commands.common import INTERNAL_ERROR, MISSING_PACKAGES, CommandError
 from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.parser import Parser
@@ -75,6 +75,13 @@ VERBS: dict[str, Verb] = {
         trace.add_arguments,
         trace.run,
         "examples:\n  disc-tf trace graph.pb -o trace.json --shape B=8,S=128\n  disc-tf trace model.disc -o trace.json --inputs inputs.npz",
+    ),
+    "tune": Verb(
+        "measure schedules of products and convolutions on this machine, and write a table of those that win",
+        tune.add_arguments,
+        tune.run,
+        "examples:\n  disc-tf tune -o table.json --seconds 600\n  disc-tf tune -o table.json --model graph.pb\n"
+        "  disc-tf optimize graph.pb -o out.pb --target native --tuning table.json",
     ),
     "replay": Verb(
         "run a captured cluster in TensorFlow, in the interpreter and natively, and say where they differ",
@@ -175,6 +182,8 @@ def _packages(args: argparse.Namespace) -> tuple[str, ...]:
         return (GRAPHS if elsewhere else COMPILING) + (("tensorflow",) if runs else ())
     if args.verb == "trace":
         return () if is_standalone(args.model) else (*COMPILING, "tensorflow")
+    if args.verb == "tune":
+        return COMPILING if args.model else ("llvmlite", "ml_dtypes")
     table = {"inspect": GRAPHS, "restore": GRAPHS, "verify": (*GRAPHS, "tensorflow"), "bench": (*GRAPHS, "tensorflow")}
     return table.get(args.verb, (*COMPILING, "tensorflow") if args.verb == "replay" else ())
 
