@@ -78,7 +78,7 @@ class Bands:
         fitting = dmin((dmax(room, reach + 1) - (reach + 1)) // stride + 1, _BAND_LINES)
         count = ceildiv(op.result.dims[1], fitting)
         lines = ceildiv(op.result.dims[1], dmax(count, 1))
-        return Bands(count, lines, dmax((lines - 1) * stride + reach + 1, 0))
+        return Bands(count, lines, dmin(dmax((lines - 1) * stride + reach + 1, 0), x.dims[1]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

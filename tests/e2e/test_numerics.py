@@ -111,3 +111,16 @@ def test_special_values(dtype: str, value: float) -> None:
         if np.isfinite(value):
             continue
         assert_same_answer(want, got, shape)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 88.0), ("float64", 709.0)])
+def test_shares_of_a_sum_with_a_denormal_reciprocal(dtype: str, most: float) -> None:
+    """exp(x) / sum(exp(x)) without the maximum: such a sum is finite, its reciprocal would be flushed to 0."""
+
+    def build(tf) -> None:
+        e = tf.exp(tf.compat.v1.placeholder(dtype, [None, None], name="x"))
+        tf.identity(e / tf.reduce_sum(e, -1, keepdims=True), name="y")
+
+    case = SessionCase(build, ["y:0"], grappler=(False,))
+    for x in ([[most]], [[most - 1, most - 1.5]], [[most, 0.0, 1.0], [0.0, 1.0, 2.0]], [[most, most, most]], [[-most - 20] * 2]):
+        case.check({"x:0": np.asarray(x, dtype)})

@@ -59,3 +59,22 @@ def test_answers(case) -> None:
     rng = np.random.default_rng(5)
     for size in SIZES:
         case.check({"x:0": rng.normal(size=(*size, CHANNELS)).astype("f")})
+
+
+@pytest.mark.parametrize("width", [None, 1])
+@pytest.mark.parametrize(("height", "window"), [(None, (3, 1)), (1, (1, 1))])
+def test_data_one_pixel_wide(width: int | None, height: int | None, window: tuple[int, int]) -> None:
+    """Extents that are 1 in the graph leave no second axis to the convolution."""
+
+    def build(tf) -> None:
+        rng = np.random.default_rng(7)
+        x = tf.compat.v1.placeholder(tf.float32, [None, height, width, CHANNELS], name="x")
+        y = tf.nn.conv2d(x, tf.constant(rng.normal(size=(1, 1, CHANNELS, 300)).astype("f")), 1, "VALID")
+        taps = tf.constant(rng.normal(size=(*window, 300, 1)).astype("f"))
+        tf.nn.depthwise_conv2d(y, taps, [1, 1, 1, 1], "SAME", name="y")
+
+    case = SessionCase(build, ["y:0"], grappler=(False,))
+    assert [k.kind for k in case.result.report.kernels] == ["conv"]
+    rng = np.random.default_rng(8)
+    for batch, lines in ((1, 1), (3, 1)) if height == 1 else ((1, 1), (2, 40), (1, 0), (0, 3)):
+        case.check({"x:0": rng.normal(size=(batch, lines, 1, CHANNELS)).astype("f")})

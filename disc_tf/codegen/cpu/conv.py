@@ -115,6 +115,8 @@ class _Conv:
             for k in range(x.rank - 2)
         ]  # fmt: skip
         last = max((k for k, axis in enumerate(axes) if not axis.trivial), default=0)
+        if "before" in fusion.attrs:  # its bands are of the first axis, whatever the second is
+            last = 1
         self.outer, self.line = axes[:last], axes[last]
         self.groups: int = a["feature_group_count"]
         self.images, self.channels, features = x.dims[0], w.dims[-2], w.dims[-1]

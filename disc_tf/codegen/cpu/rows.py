@@ -230,14 +230,24 @@ class RowsEmitter:
             row.store_value(v, view, b.splat(x, count), d, mask)
 
     def _is_softmax(self, op: Op) -> bool:
-        """exp(x) / sum(exp(x)), the sum one of a row."""
+        """exp(x - max(x)) / sum(exp(x - max(x))), sum and maximum those of a row. The sum is at least 1: that of any other exponentials
+        may be so large that its reciprocal is denormal, which is flushed to 0."""
         if op.name != "divide" or op.result.dtype not in (DType.F32, DType.F64):
             return False
         power, total = (self.region.resolve(v) for v in op.operands)
-        if not self.plan.is_row(total) or total.op is None or power.op is None:
+        if self._reduced(total, "add") is not power or power.op is None or power.op.name != "exponential":
             return False
-        summed = total.op.name == "reduce" and reduce_kind(total.op) == "add" and self.region.resolve(total.op.operands[0]) is power
-        return summed and power.op.name == "exponential"
+        less = self.region.resolve(power.op.operands[0]).op
+        if less is None or less.name != "subtract":
+            return False
+        x, most = (self.region.resolve(v) for v in less.operands)
+        return self._reduced(most, "max") is x
+
+    def _reduced(self, v: Value, kind: str) -> Value | None:
+        """What a value of a row is the sum or so of."""
+        if not self.plan.is_row(v) or v.op is None or v.op.name != "reduce" or reduce_kind(v.op) != kind:
+            return None
+        return self.region.resolve(v.op.operands[0])
 
     def _strip_ty(self, dtype: DType) -> Ty:
         return I8 if dtype.is_bool else lanes.reg_elem(dtype)
