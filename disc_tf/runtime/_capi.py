@@ -17,12 +17,6 @@ ReleaseInput = CFUNCTYPE(None, c_void_p)
 Content = CFUNCTYPE(c_uint64, c_void_p, c_int32, c_void_p, c_int64)
 
 
-class Memref(ctypes.Structure):
-    """disc_memref."""
-
-    _fields_ = [("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64))]
-
-
 class RunOptions(ctypes.Structure):
     """disc_run_options."""
 
@@ -65,9 +59,9 @@ _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_close": (None, [c_void_p]),
     "disc_isa": (c_char_p, [c_void_p]),
     "disc_loader": (c_char_p, [c_void_p]),
-    "disc_execute": (c_int32, [c_void_p, POINTER(Memref), POINTER(RunOptions)]),
+    "disc_execute": (c_int32, [c_void_p, c_void_p, POINTER(RunOptions)]),
     "disc_run_begin": (c_void_p, [c_void_p, POINTER(RunOptions)]),
-    "disc_run_set_input": (c_int32, [c_void_p, c_int32, POINTER(Memref)]),
+    "disc_run_set_input": (c_int32, [c_void_p, c_int32, c_void_p]),
     "disc_run_advance": (c_int32, [c_void_p, POINTER(c_int32)]),
     "disc_run_end": (c_int32, [c_void_p]),
     "disc_content_hash": (c_uint64, [c_void_p, c_int64]),

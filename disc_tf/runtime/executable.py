@@ -19,14 +19,11 @@ from typing import Self
 import numpy as np
 
 from disc_tf.runtime import _capi
+from disc_tf.runtime.arrays import DTYPES, Memrefs, address, fitting
 from disc_tf.runtime.artifact import ArgSpec, Artifact, ResultSpec, pack, unpack
 from disc_tf.runtime.artifact_file import read_file
 from disc_tf.runtime.forks import reset_when_forked
 
-_NUMPY = {
-    "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,
-    "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "bool": np.bool_,
-}  # fmt: skip
 _CODES = {
     3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 7: "PERMISSION_DENIED", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION", 11: "OUT_OF_RANGE",
     12: "UNIMPLEMENTED", 13: "INTERNAL", 15: "DATA_LOSS",
@@ -125,20 +122,12 @@ def trim() -> None:
 def numpy_dtype(dtype: str) -> np.dtype:
     """numpy's dtype for an artefact's dtype name; bf16 as the module's docstring says."""
     if dtype != "bf16":
-        return np.dtype(_NUMPY[dtype])
+        return DTYPES[dtype]
     ml_dtypes = sys.modules.get("ml_dtypes")
     return np.dtype(ml_dtypes.bfloat16 if ml_dtypes is not None else np.uint16)
 
 
-def _as_input(spec: ArgSpec, value: np.ndarray) -> np.ndarray:
-    array = np.asarray(value)
-    fits = array.dtype == _NUMPY[spec.dtype] if spec.dtype != "bf16" else array.dtype.name in ("bfloat16", "uint16")
-    if not fits:
-        raise TypeError(f"argument {spec.name}: {spec.dtype} is needed, {array.dtype} was given")
-    return np.asarray(array, order="C")
-
-
-@dataclass
+@dataclass(slots=True)
 class _State:
     """What the callbacks of one run work on."""
 
@@ -186,7 +175,7 @@ def _alloc_output(user, index, rank, dims, _bytes):
     def make():
         array = state.allocate(index, tuple(dims[:rank]))
         state.made[index] = array
-        return array.ctypes.data
+        return address(array)
 
     return _guarded(state, make, None)
 
@@ -260,11 +249,6 @@ def trust_file() -> str:
     return os.fsdecode(_capi.library().disc_trust_file())
 
 
-def _memref(array: np.ndarray) -> _capi.Memref:
-    dims = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-    return _capi.Memref(array.ctypes.data, array.ndim, dims)
-
-
 class Executable:
     """A loaded artefact. Thread-safe: any number of runs at a time.
 
@@ -285,6 +269,7 @@ class Executable:
         self.isa: str = self._lib.disc_isa(handle).decode()
         self.loader: str = self._lib.disc_loader(handle).decode()
         self.bound = frozenset(i for i in range(len(self.args)) if self._lib.disc_arg_bound(handle, i))
+        self._wanted = [(i, a.dtype, a.name) for i, a in enumerate(self.args) if i not in self.bound]
         reset_when_forked(self)
 
     def reset_locks(self) -> None:
@@ -325,19 +310,17 @@ class Executable:
         shares its memory unless an array was given. Arrays of const arguments must not be changed between runs: what is
         packed from them is kept by identity. Raises DiscError with status code and original node, TypeError for a dtype.
         """
-        wanted = [i for i in range(len(self.args)) if i not in self.bound]
-        if len(args) != len(wanted):
-            raise TypeError(f"{len(wanted)} arguments are needed, {len(args)} were given")
+        if len(args) != len(self._wanted):
+            raise TypeError(f"{len(self._wanted)} arguments are needed, {len(args)} were given")
         inputs: list[np.ndarray | None] = [None] * len(self.args)
-        memrefs = (_capi.Memref * max(1, len(inputs)))()
-        for i, value in zip(wanted, args, strict=True):
-            array = inputs[i] = _as_input(self.args[i], value)
-            memrefs[i] = _memref(array)
+        for (i, dtype, name), value in zip(self._wanted, args, strict=True):
+            inputs[i] = fitting(dtype, name, value)
+        memrefs = Memrefs(inputs)
         key, options = self._begin(inputs, outputs, max_threads)
         try:
             handle = self._enter()
             try:
-                code = self._lib.disc_execute(handle, memrefs, options)
+                code = self._lib.disc_execute(handle, memrefs.address, options)
             finally:
                 self._leave()
             return self._results(key, code)
@@ -449,8 +432,10 @@ class Run:
         """Gives argument `index`; runs nothing yet. Raises DiscError for a shape that does not fit."""
         if not 0 <= index < len(self._executable.args):
             raise IndexError(f"there is no argument {index}")
-        array = _as_input(self._executable.args[index], value)
-        _check(self._lib.disc_run_set_input(self._live(), index, _memref(array)))
+        spec = self._executable.args[index]
+        array = fitting(spec.dtype, spec.name, value)
+        memrefs = Memrefs([array])  # as long as the call takes
+        _check(self._lib.disc_run_set_input(self._live(), index, memrefs.address))
         _states[self._key].inputs[index] = array
 
     def advance(self) -> dict[int, np.ndarray]:
