@@ -18,6 +18,7 @@ from disc_tf.tuning import Table
 USUAL_ROWS = (1, 16, 64, 128, 400)
 #: what an extent is taken for that a graph does not fix: of an image's side, of a sequence, of a product's N and K
 _SIDE, _LENGTH, _EXTENT = 28, 256, 64
+MOST_ROWS = 4096
 #: of a graph, those with the most work
 MOST_CASES = 16
 
@@ -145,9 +146,17 @@ def _product(fusion: Any) -> Case | None:
     nb, nm, _, nk = fusion.attrs["axes"]
     lhs, rhs = ([a.extent for a in fusion.attrs[side].axes] for side in ("lhs", "rhs"))
     rows, n, k = lhs[nb : nb + nm], _known(rhs[nb + nk :], _EXTENT), _known(lhs[nb + nm :], _EXTENT)
-    fixed = all(d.is_static for d in rows)
-    m = (_known(rows, 1),) if fixed else USUAL_ROWS
-    return Product(n, k, m, weights=fusion.attrs.get("pack") == "rhs" and not nb)
+    return Product(n, k, _rows(rows), weights=fusion.attrs.get("pack") == "rhs" and not nb)
+
+
+def _rows(extents: Sequence[Any]) -> tuple[int, ...]:
+    """M of a product: as it is known; of so many rows for each of an unknown number (the points of an image, say) those of 1 and 4."""
+    each = 1
+    for d in extents:
+        each *= int(d) if d.is_static else max(d.content(), 1)
+    if all(d.is_static for d in extents):
+        return (each,)
+    return tuple(sorted({min(each, MOST_ROWS), min(4 * each, MOST_ROWS)})) if each > 1 else USUAL_ROWS
 
 
 def _convolution(fusion: Any) -> Case | None:

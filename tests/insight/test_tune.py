@@ -162,13 +162,16 @@ def test_cases_come_from_graphs() -> None:
 
     y = b.dot_general(arg(("m", 40)), arg((40, 24), "const"), [1], [0])
     z = b.dot_general(arg((8, 40)), arg((40, 24), "const"), [1], [0])
+    points = b.dot_general(arg(("n", 7, 7, 40)), arg((40, 24), "const"), [3], [0])
+    many = b.dot_general(arg(("n", 50, 50, 40)), arg((40, 24), "const"), [3], [0])
     batch = b.dot_general(arg(("h", "m", 40)), arg(("h", 40, 32)), [2], [1], [0], [0])
     image = b.convolution(arg(("n", "y", 16, 3)), arg((3, 3, 3, 8), "const"), strides=(2, 1))
     depthwise = b.convolution(arg(("n", 8, 8, 4)), arg((3, 3, 1, 4), "const"), groups=4)
-    b.return_([y, z, batch, image, depthwise])
+    b.return_([y, z, points, many, batch, image, depthwise])
     found = cases_of([make_plan(fn)])
     assert set(found) == {
-        Product(24, 40), Product(24, 40, (8,)), Product(32, 40, USUAL_ROWS, weights=False),
+        Product(24, 40), Product(24, 40, (8,)), Product(24, 40, (49, 196)), Product(24, 40, (2500, 4096)),
+        Product(32, 40, USUAL_ROWS, weights=False),
         Convolution((1, 28, 16), (3, 3), 3, 8, (2, 1), (1, 1)),
     }  # fmt: skip
     assert len(found) <= MOST_CASES
