@@ -370,7 +370,7 @@ class _Conv:
         else:
             b_run, panel = b.mul(channels, self.block_columns), b.mul(channels, nr)
         self.frame.call(
-            conv_symbol(self.acc, self.stored, self.few),
+            conv_symbol(self.acc, self.stored, few=self.few, single=self.taps == 1 and (self.merged or line.window == 1)),
             [
                 self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
                 panel, self.block_area, b.i64(self.block_columns), self.part_area, block.pixels, block.columns,

@@ -1,17 +1,17 @@
-"""The helper that multiplies a line of pixels by a convolution's weights, on the register tiles of `helpers/gemm.py`.
+"""The helpers that multiply a line of pixels by a convolution's weights, on register tiles as those of `helpers/gemm.py`.
 
-`h_conv_<acc>_<stored>(ROWS, taps, runs, k, lda, step, B, b_tap, b_run, panel, C, ldc, PART, m, n)`: C[m, n] = the sum over `taps` rows and
-`runs` positions in each of them of A[m, k] B[k, n]. Pitches and steps are in elements.
+`h_window_<acc>_<stored>(ROWS, taps, runs, k, lda, step, B, b_tap, b_run, panel, C, ldc, PART, m, n)`: C[m, n] = the sum over `taps` rows
+and `runs` positions in each of them of A[m, k] B[k, n]. Pitches and steps are in elements.
 
 * ROWS: `taps` addresses, one for each position of the window in all axes but the last; null where that lies in the padding. Pixel i at run
   r of such a row is `k` contiguous accumulator elements at `row + i*lda + r*step`.
 * B: panels of NR columns, `panel` apart; those of tap t and run r begin `t*b_tap + r*b_run` elements later.
 * C: rows of `ldc` elements; whole vectors are written. It is zero where every row is null. PART: room for a tile's rows of that pitch.
 
-`h_dots_<acc>_<stored>` takes the same arguments for very few features: B has panels of one column, lanes lie along k.
+A strip's sums stay in registers over the whole window (`h_mc_...`). The order of additions is the same for every element.
 
-A strip's sums stay in registers over the whole window (`h_mc_...`); only a long single run is summed in blocks. The order of additions is
-the same for every element.
+`h_run_<acc>_<stored>` takes the same arguments for windows of one tap and one run; a long one is summed in blocks. `h_dots_<acc>_<stored>`
+takes them for very few features: B has panels of one column, lanes lie along k.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from disc_tf.codegen.cpu.helpers import helper
 from disc_tf.codegen.cpu.helpers.gemm import Micro
 from disc_tf.codegen.cpu.target import CpuTarget
-from disc_tf.codegen.cpu.tiles import acc_ty, tile_for
+from disc_tf.codegen.cpu.tiles import Tile, acc_ty, tile_for
 from disc_tf.codegen.cpu.widen import load_widened
-from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, V, const, vec
+from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, Ty, V, const, vec
 from disc_tf.ir.types import DType
 
 #: length beyond which the sum of a window of one run is cut into blocks, and their size. Such windows are filters along time, whose
@@ -33,19 +33,29 @@ K_BLOCK = 32
 _SIZES = ("taps", "runs", "k", "lda", "step", "b_tap", "b_run", "panel", "ldc", "m", "n")
 
 
-def conv_symbol(acc: DType, stored: DType, few: bool = False) -> str:
-    """The symbol of the helper for weights of type `stored`; `few`: the one for very few features."""
-    return f"h_{'dots' if few else 'conv'}_{acc}_{stored}"
+def conv_symbol(acc: DType, stored: DType, *, few: bool, single: bool) -> str:
+    """The symbol of the helper for weights of type `stored`. few: the one for very few features; single: for windows of one run."""
+    return f"h_{'dots' if few else 'run' if single else 'window'}_{acc}_{stored}"
 
 
-@helper("h_conv")
-def _make_conv(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
-    _, _, acc_name, stored_name = symbol.split("_")
+@helper("h_run")
+def _make_run(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    return _make_line(symbol, target, "mk")
+
+
+@helper("h_window")
+def _make_windows(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
+    return _make_line(symbol, target, "mc")
+
+
+def _make_line(symbol: str, target: CpuTarget, micro: str) -> tuple[FnBuilder, tuple[str, ...]]:
+    _, _, acc, stored = symbol.split("_")
     b = _builder(symbol, target)
-    line = _Line(b, target, acc_name, stored_name)
-    line.emit()
+    tile = tile_for(target, DType.from_name(acc))
+    line = _Line(b, tile, acc_ty(acc), DType.from_name(stored), f"h_{micro}_{acc}_{stored}")
+    line.emit(line.run if micro == "mk" else line.window)
     b.ret()
-    return b, line.helpers()
+    return b, tuple(f"{line.micro}_{r}x{v}" for v in range(1, tile.nv + 1) for r in range(1, tile.mr + 1))
 
 
 def _builder(symbol: str, target: CpuTarget) -> FnBuilder:
@@ -85,79 +95,82 @@ def _make_window(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, 
 
 
 class _Line:
-    def __init__(self, b: FnBuilder, target: CpuTarget, acc: str, stored: str) -> None:
-        self.b, self.ty = b, acc_ty(acc)
-        self.tile = tile_for(target, DType.from_name(acc))
-        self.stored = DType.from_name(stored)
-        self.kinds = (f"h_mk_{acc}_{stored}", f"h_mc_{acc}_{stored}")
+    """Strips of pixels, each by ``run`` or ``window``."""
 
-    def helpers(self) -> tuple[str, ...]:
-        shapes = [f"{r}x{v}" for v in range(1, self.tile.nv + 1) for r in range(1, self.tile.mr + 1)]
-        return tuple(f"{kind}_{shape}" for kind in self.kinds for shape in shapes)
+    def __init__(self, b: FnBuilder, tile: Tile, ty: Ty, stored: DType, micro: str) -> None:
+        self.b, self.tile, self.ty, self.stored, self.micro = b, tile, ty, stored, micro
+        n, panel = b.params[14], b.params[9]
+        self.full = b.udiv(n, tile.nr)
+        rest = b.sub(n, b.mul(self.full, tile.nr))
+        self.rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
+        self.whole = b.mul(self.full, panel)
 
-    def emit(self) -> None:
+    def emit(self, strip: Callable[[V, V, V], None]) -> None:
+        """`strip(first row times lda, rows, where its sums go)` for all of them."""
         b, tile = self.b, self.tile
-        table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, c, ldc, _, m, n = b.params
-        full = b.udiv(n, tile.nr)
-        rest = b.sub(n, b.mul(full, tile.nr))
-        rest_vectors = b.udiv(b.add(rest, tile.lanes - 1), tile.lanes)
+        lda, c, ldc, m = (b.params[i] for i in (4, 10, 11, 13))
         count = b.udiv(b.add(m, tile.mr - 1), tile.mr)
         each = b.udiv(m, b.smax(count, b.i64(1)))
         longer = b.sub(m, b.mul(each, count))
-        whole = b.mul(full, panel)
-        long = b.and_(b.icmp("sgt", k, K_WHOLE), b.icmp("eq", b.mul(taps, runs), 1))
 
-        def panels(w: V, to: V, product: Callable[[int, V, V, V], None]) -> None:
-            """`product(vectors, weights, result, panels)` for the whole panels, then for what is left of the columns."""
-            product(tile.nv, w, to, full)
-            tail, tail_to = b.gep(w, b.mul(whole, self.stored.bytes), I8), b.gep(to, b.mul(full, tile.nr), self.ty)
-            cases = {v: lambda v=v: product(v, tail, tail_to, b.i64(1)) for v in range(1, tile.nv + 1)}
-            b.switch(rest_vectors, cases, lambda: None)
-
-        def strip(s: V, at: list[V]) -> list[V]:
+        def one(s: V, at: list[V]) -> list[V]:
             rows = b.add(each, b.zext(b.icmp("slt", s, longer), I64))
-            start, to = b.mul(at[0], lda), b.gep(c, b.mul(at[0], ldc), self.ty)
-
-            def window(vectors: int, w: V, to: V, count: V) -> None:
-                args = [table, start, taps, runs, k, lda, step, w, b_tap, b_run, panel, to, ldc, count]
-                self._call(1, rows, vectors, args)
-
-            def blocks() -> None:
-                row = b.load(PTR, table)
-                there = b.icmp("ne", b.ptrtoint(row), 0)
-                first = b.gep(row, start, self.ty)
-                b.if_else(there, lambda: self._blocks(rows, first, to, panels) or [], lambda: self._zero(rows, to, ldc, n) or [])
-
-            b.if_else(long, lambda: blocks() or [], lambda: panels(weights, to, window) or [])
+            strip(b.mul(at[0], lda), rows, b.gep(c, b.mul(at[0], ldc), self.ty))
             return [b.add(at[0], rows)]
 
-        b.loop(0, count, 1, [b.i64(0)], strip, "strip")
+        b.loop(0, count, 1, [b.i64(0)], one, "strip")
 
-    def _blocks(self, rows: V, a: V, to: V, panels: Callable[[V, V, Callable[[int, V, V, V], None]], None]) -> None:
-        """One long run: sums of blocks of it, added up."""
+    def window(self, start: V, rows: V, to: V) -> None:
+        """All taps and runs by one call for each run of panels."""
+        table, taps, runs, k, lda, step, weights, b_tap, b_run, panel, _, ldc, _, _, _ = self.b.params
+
+        def product(vectors: int, w: V, to: V, count: V) -> None:
+            self._call(rows, vectors, [table, start, taps, runs, k, lda, step, w, b_tap, b_run, panel, to, ldc, count])
+
+        self._panels(weights, to, product)
+
+    def run(self, start: V, rows: V, to: V) -> None:
+        """The one run; sums of blocks of it, added up, where it is long."""
         b, tile = self.b, self.tile
-        _, _, _, k, lda, _, weights, _, _, panel, _, ldc, part, _, n = b.params
+        table, _, _, k, lda, _, weights, _, _, panel, _, ldc, part, _, n = b.params
+        row = b.load(PTR, table)
+        a = b.gep(row, start, self.ty)
+        size = b.select(b.icmp("sgt", k, K_WHOLE), b.i64(K_BLOCK), b.smax(k, b.i64(1)))
 
         def block(k0: V, begun: list[V]) -> list[V]:
             left = b.gep(a, k0, self.ty)
-            into = b.select(begun[0], part, to)
 
             def product(vectors: int, w: V, to: V, count: V) -> None:
-                size = b.smin(b.i64(K_BLOCK), b.sub(k, k0))
-                args = [left, w, to, size, lda, b.i64(tile.nr), ldc, count, panel, const(0, I1), left, w, b.i64(0)]
-                self._call(0, rows, vectors, args)
+                here = b.smin(size, b.sub(k, k0))
+                self._call(rows, vectors, [left, w, to, here, lda, b.i64(tile.nr), ldc, count, panel, const(0, I1), left, w, b.i64(0)])
 
-            panels(b.gep(weights, b.mul(k0, tile.nr * self.stored.bytes), I8), into, product)
+            self._panels(b.gep(weights, b.mul(k0, tile.nr * self.stored.bytes), I8), b.select(begun[0], part, to), product)
             b.if_then(begun[0], lambda: self._add(rows, part, to, ldc, n))
             return [const(1, I1)]
 
-        b.loop(0, k, K_BLOCK, [const(0, I1)], block, "kblock")
+        def product_of_row() -> list[V]:
+            b.loop(0, b.smax(k, b.i64(1)), size, [const(0, I1)], block, "kblock")
+            return []
 
-    def _call(self, kind: int, rows: V, vectors: int, args: list[V]) -> None:
+        def nothing() -> list[V]:
+            self._zero(rows, to, ldc, n)
+            return []
+
+        b.if_else(b.icmp("ne", b.ptrtoint(row), 0), product_of_row, nothing)
+
+    def _panels(self, w: V, to: V, product: Callable[[int, V, V, V], None]) -> None:
+        """`product(vectors, weights, result, panels)` for the whole panels, then for what is left of the columns."""
+        b, tile = self.b, self.tile
+        product(tile.nv, w, to, self.full)
+        tail, tail_to = b.gep(w, b.mul(self.whole, self.stored.bytes), I8), b.gep(to, b.mul(self.full, tile.nr), self.ty)
+        cases = {v: lambda v=v: product(v, tail, tail_to, b.i64(1)) for v in range(1, tile.nv + 1)}
+        b.switch(self.rest_vectors, cases, lambda: None)
+
+    def _call(self, rows: V, vectors: int, args: list[V]) -> None:
         b = self.b
 
         def call(r: int) -> Callable[[], None]:
-            return lambda: b.call(f"{self.kinds[kind]}_{r}x{vectors}", VOID, args, declare=False) and None
+            return lambda: b.call(f"{self.micro}_{r}x{vectors}", VOID, args, declare=False) and None
 
         b.switch(rows, {r: call(r) for r in range(1, self.tile.mr + 1)})
 
