@@ -75,7 +75,8 @@ class Bands:
         x, w, a = op.operands[0], op.operands[1], op.attrs
         stride, reach = a["window_strides"][0], (int(w.dims[0]) - 1) * a["rhs_dilation"][0]
         room = Dim.of(_BAND_BYTES) // (dmax(x.dims[2], 1) * PIXEL_BYTES)
-        fitting = dmin((dmax(room, reach + 1) - (reach + 1)) // stride + 1, _BAND_LINES)
+        # Lines too wide for the cache: no more than twice as many lines are computed as there are.
+        fitting = dmin((dmax(room, 2 * reach + 1) - (reach + 1)) // stride + 1, _BAND_LINES)
         count = ceildiv(op.result.dims[1], fitting)
         lines = ceildiv(op.result.dims[1], dmax(count, 1))
         return Bands(count, lines, dmin(dmax((lines - 1) * stride + reach + 1, 0), x.dims[1]))
