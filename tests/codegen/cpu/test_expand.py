@@ -181,12 +181,14 @@ def test_other_blocks_stay_two_kernels(block, dtype, spread):
 @pytest.mark.parametrize("name", ["plain", "strided", "wide-window", "long-window"])
 def test_lines_of_bands(name):
     """Bands cover the result; however wide a line is, no more than twice the data's lines are computed, and scratch has as many at most."""
-    bands = Bands.of(_Built(BLOCKS[name]).out.op)
+    out = _Built(BLOCKS[name]).out
+    assert out.op is not None
+    bands = Bands.of(out.op)
     high, stride = BLOCKS[name].window[0], BLOCKS[name].strides[0]
     for h in (high, 64, 1000):
         for w in (1, 300, 1500, 4000, 10**6):
             at = {"n": 1, "h": h, "w": w}
             count, lines, most = (d.evaluate(at) for d in (bands.count, bands.lines, bands.most))
-            assert count * lines >= _Built(BLOCKS[name]).out.dims[1].evaluate(at)
+            assert count * lines >= out.dims[1].evaluate(at)
             assert count * (lines * stride + high - stride) <= 2 * (h + 2 * high) + 16 * stride
             assert most <= h
