@@ -229,7 +229,7 @@ def test_the_result_is_that_of_the_python_client(example: Path, server: Server, 
 
 
 def test_a_cut_connection_and_a_full_queue(example: Path, server: Server, tmp_path: Path) -> None:
-    slow = Node(example, server, "--request", request_file(tmp_path / "slow.pb", perceptron(4, 6000)), "--detach", "--timeout", "500.5")
+    slow = Node(example, server, "--request", request_file(tmp_path / "slow.pb", perceptron(4, 30000)), "--detach", "--timeout", "500.5")
     operation = slow.end().strip()
     with server.client() as client:
         running = message_class("OptimizeMetadata")
