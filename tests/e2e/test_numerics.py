@@ -124,3 +124,17 @@ def test_shares_of_a_sum_with_a_denormal_reciprocal(dtype: str, most: float) -> 
     case = SessionCase(build, ["y:0"], grappler=(False,))
     for x in ([[most]], [[most - 1, most - 1.5]], [[most, 0.0, 1.0], [0.0, 1.0, 2.0]], [[most, most, most]], [[-most - 20] * 2]):
         case.check({"x:0": np.asarray(x, dtype)})
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 88.375), ("float64", 709.5)])
+def test_attention_by_such_shares(dtype: str, most: float) -> None:
+    def build(tf) -> None:
+        q, k, v = (tf.compat.v1.placeholder(dtype, [None, None, 8], name=n) for n in "qkv")
+        e = tf.exp(tf.matmul(q, k, transpose_b=True))
+        tf.matmul(e / tf.reduce_sum(e, -1, keepdims=True), v, name="y")
+
+    case = SessionCase(build, ["y:0"], grappler=(False,))
+    assert [x.kind for x in case.result.report.kernels] == ["attention"]
+    q, k = np.zeros((1, 3, 8), dtype), np.zeros((1, 5, 8), dtype)
+    q[..., 0], k[:, :1, 0], k[:, 1:, 0] = most, 1, 0.875
+    case.check({"q:0": q, "k:0": k, "v:0": np.random.default_rng(0).normal(size=(1, 5, 8)).astype(dtype)})

@@ -7,7 +7,8 @@ import dataclasses
 from disc_tf.codegen.cpu.loops import _HEAVY as HEAVY
 from disc_tf.fusion.types import Region
 from disc_tf.fusion.views import View
-from disc_tf.ir.core import Op, Value
+from disc_tf.ir.core import Op, Value, reduce_kind
+from disc_tf.ir.types import DType
 
 KEEP_COST = 8  # from this cost on, a value is kept rather than computed again
 _HEAVY_COST = 20
@@ -141,3 +142,27 @@ def _closure(region: Region, made: dict[Value, Op], row: dict[Value, bool], root
         if op.name != "gather":
             stack += [region.resolve(x) for x in op.operands]
     return needed, reached
+
+
+def softmax_sum(region: Region, op: Op) -> Value | None:
+    """The sum that ``op`` divides by if it is the division of a softmax in f32 or f64: exp(x - max(x)) / sum(exp(x - max(x))). TensorFlow's
+    own multiplies by the reciprocal, which is taken once a row. This sum is at least 1: that of any other exponentials may be so large that
+    its reciprocal is denormal, which is flushed to 0."""
+    if op.name != "divide" or op.result.dtype not in (DType.F32, DType.F64):
+        return None
+
+    def reduced(v: Value, kind: str) -> Value | None:
+        """What a value of the row is the sum or so of."""
+        made = v.op
+        if made is None or region.level.get(v) != "row" or made.name != "reduce" or reduce_kind(made) != kind:
+            return None
+        return region.resolve(made.operands[0])
+
+    power, total = (region.resolve(v) for v in op.operands)
+    if power.op is None or power.op.name != "exponential" or reduced(total, "add") is not power:
+        return None
+    less = region.resolve(power.op.operands[0]).op
+    if less is None or less.name != "subtract":
+        return None
+    x, most = (region.resolve(v) for v in less.operands)
+    return total if reduced(most, "max") is x else None

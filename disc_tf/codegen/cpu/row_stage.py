@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.cpu import lane_ops, lanes
 from disc_tf.codegen.cpu.points import Points, Row, Seed
+from disc_tf.codegen.cpu.row_plan import softmax_sum
 from disc_tf.codegen.llvm import I1, I8, I64, FnBuilder, V, const, vec
 from disc_tf.ir.builder import identity_value
 from disc_tf.ir.core import Op, Value, reduce_kind
@@ -200,16 +201,9 @@ class RowStage:
         return lanes.round_float(b, dtype, x)
 
     def _inverses(self, ops: list[Op], scalars: dict[Value, V]) -> dict[Op, V]:
-        """Divisions of a full value by a row sum in f32 or f64 -> the reciprocal of the sum."""
-        out: dict[Op, V] = {}
-        for op in ops:
-            if op.name != "divide" or op.result.dtype not in (DType.F32, DType.F64):
-                continue
-            below = self.region.resolve(op.operands[1])
-            is_sum = below.op is not None and below.op.name == "reduce" and reduce_kind(below.op) == "add"
-            if is_sum and below in scalars:
-                out[op] = self.b.fdiv(const(1.0, scalars[below].ty), scalars[below])
-        return out
+        """Divisions of a softmax -> the reciprocal of the row's sum."""
+        totals = {op: softmax_sum(self.region, op) for op in ops}
+        return {op: self.b.fdiv(const(1.0, scalars[v].ty), scalars[v]) for op, v in totals.items() if v is not None and v in scalars}
 
     # -- row buffers
     # --------------------------------------------------------------------------------------------

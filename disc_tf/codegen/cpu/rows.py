@@ -19,13 +19,13 @@ from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.loops import fusion_ps, lanes_for
 from disc_tf.codegen.cpu.monoids import Combiner, known_splat
 from disc_tf.codegen.cpu.points import Points, Row
-from disc_tf.codegen.cpu.row_plan import Pass, RowPlan, plan_rows
+from disc_tf.codegen.cpu.row_plan import Pass, RowPlan, plan_rows, softmax_sum
 from disc_tf.codegen.kernel import Guard, Kernel, Variant
 from disc_tf.codegen.llvm import I8, I64, FnBuilder, Ty, V, const, vec
 from disc_tf.costs import grain
 from disc_tf.fusion.types import Fusion, GatherRead, Region
 from disc_tf.fusion.views import View
-from disc_tf.ir.core import Op, Value, reduce_kind
+from disc_tf.ir.core import Op, Value
 from disc_tf.ir.dims import Dim, ceildiv, product
 from disc_tf.ir.types import DType
 
@@ -219,7 +219,7 @@ class RowsEmitter:
                 known[op.result] = self._gather(row, self.region.gathers[op.result], known, d, count, mask)
             else:
                 args = [row.value(v, known, d, count, mask, {}) for v in op.operands]
-                if self._is_softmax(op):  # as TensorFlow's own; the reciprocal is taken once a row
+                if softmax_sum(self.region, op) is not None:  # as TensorFlow's own; the reciprocal is taken once a row
                     known[op.result] = b.fmul(b.splat(args[0], count), b.splat(b.fdiv(const(1.0, args[1].ty), args[1]), count))
                 else:
                     known[op.result] = lane_ops.emit(b, op, args)
@@ -228,26 +228,6 @@ class RowsEmitter:
         for v, view in plan.writes:
             x = row.value(v, known, d, count, mask, {})
             row.store_value(v, view, b.splat(x, count), d, mask)
-
-    def _is_softmax(self, op: Op) -> bool:
-        """exp(x - max(x)) / sum(exp(x - max(x))), sum and maximum those of a row. The sum is at least 1: that of any other exponentials
-        may be so large that its reciprocal is denormal, which is flushed to 0."""
-        if op.name != "divide" or op.result.dtype not in (DType.F32, DType.F64):
-            return False
-        power, total = (self.region.resolve(v) for v in op.operands)
-        if self._reduced(total, "add") is not power or power.op is None or power.op.name != "exponential":
-            return False
-        less = self.region.resolve(power.op.operands[0]).op
-        if less is None or less.name != "subtract":
-            return False
-        x, most = (self.region.resolve(v) for v in less.operands)
-        return self._reduced(most, "max") is x
-
-    def _reduced(self, v: Value, kind: str) -> Value | None:
-        """What a value of a row is the sum or so of."""
-        if not self.plan.is_row(v) or v.op is None or v.op.name != "reduce" or reduce_kind(v.op) != kind:
-            return None
-        return self.region.resolve(v.op.operands[0])
 
     def _strip_ty(self, dtype: DType) -> Ty:
         return I8 if dtype.is_bool else lanes.reg_elem(dtype)
