@@ -39,7 +39,7 @@ from disc_tf.commands.unused import FOR_MODELS, is_set, refuse
 from disc_tf.commands.verify import at_least
 from disc_tf.options import Options
 from disc_tf.report import counted
-from disc_tf.testing.inputs import InputSpec, make_feeds, sample_sizes, share_dims, specs_from_json
+from disc_tf.testing.inputs import InputSpec, make_feeds, sample_sizes, specs_from_json
 
 #: lines of a cluster that are printed
 _SHOWN = 20
@@ -100,6 +100,7 @@ Made = tuple[Any, str, list[str]]
 
 
 def _standalone(args: argparse.Namespace, given: Mapping[str, np.ndarray], say: Say) -> Made:
+    from disc_tf.insight.profile import argument_specs
     from disc_tf.insight.trace import trace_runner
     from disc_tf.runtime.artifact import ArtifactError
     from disc_tf.runtime.executable import DiscError
@@ -111,8 +112,7 @@ def _standalone(args: argparse.Namespace, given: Mapping[str, np.ndarray], say: 
         with load(args.model) as runner:
             values, at = dict(given), "given inputs"
             if not given:
-                inputs = [InputSpec(n, t.numpy_dtype, _dims(n, t.shape)) for n, t in runner.inputs.items()]
-                specs, trace = _described(args, inputs)
+                specs, trace = _described(args, argument_specs(runner.executable.args, runner.executable.bound))
                 values, at = _made_up(args, specs, trace, "")
             say(f"running {args.model} at {at}, {counted(args.runs, 'time')}")
             traced = trace_runner(runner, values, runs=args.runs, threads=args.threads)
@@ -122,15 +122,11 @@ def _standalone(args: argparse.Namespace, given: Mapping[str, np.ndarray], say: 
     return traced, at, [] if all(p.complete for p in traced.programs.values()) else [note]
 
 
-def _dims(name: str, shape: Sequence[int | None]) -> tuple[int | str, ...]:
-    return tuple(f"{name}/{i}" if d is None else d for i, d in enumerate(shape))
-
-
-def _described(args: argparse.Namespace, inputs: Sequence[InputSpec]) -> tuple[list[InputSpec], list[dict[str, int]]]:
+def _described(args: argparse.Namespace, inputs: list[InputSpec]) -> tuple[list[InputSpec], list[dict[str, int]]]:
     """How values of a file's inputs are made, and shapes: by a description, else small integers and normal floats."""
     description = args.inputs_json or description_beside(args.model)
     if description is None:
-        return share_dims(inputs), []
+        return inputs, []
     try:
         specs, _, trace = specs_from_json(description)
     except (OSError, ValueError, KeyError, TypeError) as e:

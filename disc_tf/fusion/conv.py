@@ -111,7 +111,7 @@ def _expansion(grouping: Grouping, conv: Group) -> Before | None:
     group = grouping.group_of.get(x.op)
     if group is None or group.kind != "gemm" or op.result.rank != 4 or not is_depthwise(op):
         return None
-    if any(grouping.needed(o, group.ops | conv.ops) for o in group.ops) or access.root(op.operands[1]) is x:
+    if any(grouping.needed(o, group.ops | conv.ops) for o in group.ops):
         return None
     if [r for o in group.ops for r in grouping.needed(o, group.ops)] != [x]:
         return None  # more than this one value leaves the product

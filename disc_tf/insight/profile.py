@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from disc_tf.testing.tf_process import ProcessFailed, TfError
 
 if TYPE_CHECKING:
     from disc_tf.optimizer import OptimizeResult
-    from disc_tf.runtime.artifact import StepSpec
+    from disc_tf.runtime.artifact import ArgSpec, StepSpec
     from disc_tf.runtime.executable import Executable
     from disc_tf.runtime.recording import LaunchTime
 
@@ -121,15 +121,19 @@ def profile_cluster(cluster: ClusterReport, executable: bytes, arguments: Sequen
 
 
 def standalone_specs(path: str | Path) -> list[InputSpec]:
-    """The inputs of a stand-alone file; dims of any extent are called ``<input>/<axis>``, one name for those that are likely equal.
-    `ArtifactError` for a damaged file."""
+    """The inputs of a stand-alone file, see `argument_specs`. `ArtifactError` for a damaged file."""
     from disc_tf.runtime.artifact_file import read_file
-    from disc_tf.runtime.executable import numpy_dtype
 
     artifact = read_file(path)
-    bound = {c.arg for c in artifact.constants}
+    return argument_specs(artifact.args, {c.arg for c in artifact.constants})
+
+
+def argument_specs(args: Sequence[ArgSpec], bound: Container[int]) -> list[InputSpec]:
+    """The arguments but the ``bound`` ones; dims of any extent are called ``<input>/<axis>``, one name for those that are likely equal."""
+    from disc_tf.runtime.executable import numpy_dtype
+
     found = []
-    for i, a in enumerate(artifact.args):
+    for i, a in enumerate(args):
         if i not in bound:
             dims = tuple(d if d >= 0 else f"{a.name}/{axis}" for axis, d in enumerate(a.dims))
             found.append(InputSpec(a.name, numpy_dtype(a.dtype), dims))

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
-from disc_tf.codegen.cpu.helpers.gemm import gemm_symbol
+from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator, sums_of
+from disc_tf.codegen.cpu.helpers.gemm import Strips, gemm_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, unravel
 from disc_tf.codegen.cpu.row_stage import RowStage
 from disc_tf.codegen.cpu.tiles import acc_dtype, acc_ty, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import I64, Ty, V, vec
+from disc_tf.codegen.llvm import Ty, V, vec
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.fusion.views import View, merge_axes
@@ -175,10 +175,7 @@ class _Attention:
                 ],
             )
 
-            def sums(i: V, at: V, lanes_: int) -> V:
-                p = b.gep(b.gep(tile, b.mul(i, out_pitch), self.out_ty), at, self.out_ty)
-                return from_accumulator(b, self.pv.dtype, b.load(vec(self.out_ty, lanes_), p))
-
+            sums = sums_of(b, tile, out_pitch, self.out_ty, self.pv.dtype)
             emit_block(out_points, out_lead, first, count, b.i64(0), dv, self.pv, sums, self.out_tile.lanes)
 
         def task(t: V, held: list[V]) -> list[V]:
@@ -187,16 +184,8 @@ class _Attention:
             lead, out_lead = (unravel(b, batch, p.extents[0]) for p in (score_points, out_points))
             m0 = b.mul(block, block_rows)
             rows = b.smin(block_rows, b.sub(m, m0))
-            strips = b.udiv(b.add(rows, self.mr - 1), self.mr)
-            base = b.udiv(rows, b.smax(strips, 1))
-            longer = b.sub(rows, b.mul(base, strips))
-
-            def strip_of(s: V, at: list[V]) -> list[V]:
-                count = b.add(base, b.zext(b.icmp("slt", s, longer), I64))
-                one_strip(batch, lead, out_lead, b.add(m0, at[0]), count)
-                return [b.add(at[0], count)]
-
-            b.loop(0, strips, 1, [b.i64(0)], strip_of, "strip")
+            strips = Strips.of(b, rows, self.mr)
+            strips.each(b, lambda _, first, count: one_strip(batch, lead, out_lead, b.add(m0, first), count))
             return [batch]
 
         b.loop(frame.begin, frame.end, 1, [b.i64(-1)], task, "task")

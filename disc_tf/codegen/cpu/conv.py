@@ -21,7 +21,7 @@ from collections.abc import Callable
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import depthwise, lanes
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
+from disc_tf.codegen.cpu.epilogue import emit_block, sums_of
 from disc_tf.codegen.cpu.expand import Expansion
 from disc_tf.codegen.cpu.helpers.conv import conv_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
@@ -164,7 +164,7 @@ class _Conv:
     @property
     def block_columns(self) -> int:
         """Features of a task."""
-        if "before" in self.fusion.attrs:
+        if self.before is not None:
             return max(PIXEL_BYTES // self.ty.bytes // self.tile.nr, 1) * self.tile.nr
         depth = known(self.channels * (self.taps * self.line.window))
         return columns_of(self.target.tuning.conv.columns, known(self.features), depth, self.ty.bytes)
@@ -408,14 +408,14 @@ class _Conv:
         if line.spread == 1:
             low = b.smin(b.smax(first, b.i64(0)), stop)
             high = b.smax(b.smin(stop, extent), low)
-            self.zeros(dst, b.mul(b.sub(low, first), channels))
-            self.zeros(
+            self._zeros(dst, b.mul(b.sub(low, first), channels))
+            self._zeros(
                 b.gep(dst, b.mul(b.sub(high, first), channels), self.ty), b.mul(b.sub(stop, high), channels)
             )
             at, count, pitch = b.sub(low, first), b.sub(high, low), channels
         else:
             spread = line.spread
-            self.zeros(dst, b.mul(pixels, channels))
+            self._zeros(dst, b.mul(pixels, channels))
             low = b.udiv(b.add(b.smax(first, b.i64(0)), spread - 1), spread)
             high = b.smin(b.udiv(b.add(b.smax(stop, b.i64(0)), spread - 1), spread), extent)
             at, count, pitch = b.sub(b.mul(low, spread), first), b.sub(high, low), b.mul(channels, spread)
@@ -428,7 +428,7 @@ class _Conv:
             args = [src, self.frame.dim(line.step), one, out, pitch, b.smax(count, zero), channels]
         self.frame.call(rows_symbol(self.stored, self.acc), args)
 
-    def zeros(self, p: V, count: V) -> None:
+    def _zeros(self, p: V, count: V) -> None:
         b, width = self.b, self.tile.lanes
         main = b.and_(count, -width)
         wide, single = const(0, vec(self.ty, width)), const(0, self.ty)
@@ -440,14 +440,9 @@ class _Conv:
     def _epilogue(self, number: V, block: Block) -> None:
         b = self.b
         lead = unravel(b, block.image, self.points.extents[0])
-        dtype = self.op.result.dtype
-
-        def seed(i: V, at: V, count: int) -> V:
-            p = b.gep(b.gep(self.block_area, b.mul(i, self.block_columns), self.ty), at, self.ty)
-            return from_accumulator(b, dtype, b.load(vec(self.ty, count), p))
-
+        sums = sums_of(b, self.block_area, self.block_columns, self.ty, self.op.result.dtype)
         start = b.add(b.mul(number, self.width), block.pixel)
-        emit_block(self.points, lead, start, block.pixels, block.column, block.columns, self.op.result, seed, self.tile.lanes)
+        emit_block(self.points, lead, start, block.pixels, block.column, block.columns, self.op.result, sums, self.tile.lanes)
 
 
 def _blocks(conv: _Conv, extent: V, size: DimLike) -> V:

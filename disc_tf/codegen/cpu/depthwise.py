@@ -35,8 +35,8 @@ def multiply(conv: _Conv, block: Block, first: V, weights: V) -> None:
         tile = _Tile(conv, first, _weight_at(conv, weights, d), d, count, mask)
         b.loop(0, low, 1, [], lambda i, _: tile.edge(i, extent), "edge")
         at = low
-        *sizes, few = tile.sizes
-        for size in sizes:
+        few = tile.sizes[-1]
+        for size in tile.sizes:
             stop = b.sub(high, size - 1)
             (at,) = b.loop(at, stop, size, [at], lambda i, _, n=size: [tile.inside(i, n)], "inside")
         # What is left: the last pixels once more with some before them, which gives the same sums again; else one at a time.
@@ -60,7 +60,7 @@ class _Tile:
     def __init__(self, conv: _Conv, first: V, weights: V, d: V, count: int, mask: V | None) -> None:
         self.conv, self.b, self.first, self.weights, self.d = conv, conv.b, first, weights, d
         self.count, self.mask = count, mask
-        self.sizes = (12, 4, 4) if conv.target.registers >= 32 else (6, 3, 3)
+        self.sizes = (12, 4) if conv.target.registers >= 32 else (6, 3)
         self.step = conv.frame.dim(conv.line.step)
 
     def _weight(self, position: V) -> V:

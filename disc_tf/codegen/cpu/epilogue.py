@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.points import Points, Row, Seed, each_vector
 from disc_tf.codegen.cpu.product_frame import unravel
-from disc_tf.codegen.llvm import FnBuilder, V
+from disc_tf.codegen.llvm import FnBuilder, Ty, V, vec
 from disc_tf.ir.core import Value
 from disc_tf.ir.types import DType
 
@@ -24,6 +24,15 @@ def from_accumulator(b: FnBuilder, dtype: DType, x: V) -> V:
 BlockSeed = Callable[[V, V, int], V]
 #: takes what was computed at a row, from a column on; the values known there, lanes, mask
 Take = Callable[[V, Row, dict[Value, V], V, int, V | None, Mapping[Value, Seed]], None]
+
+
+def sums_of(b: FnBuilder, base: V, pitch: V | int, ty: Ty, dtype: DType) -> BlockSeed:
+    """The product of ``dtype`` as its sums lie from ``base`` on: rows of ``pitch`` accumulators of type ``ty``."""
+
+    def seed(i: V, at: V, count: int) -> V:
+        return from_accumulator(b, dtype, b.load(vec(ty, count), b.gep(b.gep(base, b.mul(i, pitch), ty), at, ty)))
+
+    return seed
 
 
 def emit_block(points: Points, lead: Sequence[V], m0: V, rows: V, n0: V, columns: V, product: Value, seed: BlockSeed, width: int) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from disc_tf.codegen.cpu import lanes
-from disc_tf.codegen.cpu.epilogue import each_point, from_accumulator
+from disc_tf.codegen.cpu.epilogue import each_point, sums_of
 from disc_tf.codegen.cpu.helpers.gemm import Strips, strips_symbol
 from disc_tf.codegen.cpu.points import Points, Row, Seed
 from disc_tf.codegen.cpu.tiles import panel_layout
-from disc_tf.codegen.llvm import I1, V, const, vec
+from disc_tf.codegen.llvm import I1, V, const
 from disc_tf.fusion.conv import Bands
 from disc_tf.fusion.types import Region
-from disc_tf.fusion.views import Axis, View, merge_axes
+from disc_tf.fusion.views import View, merge_axes
 from disc_tf.ir.core import Value
 from disc_tf.ir.dims import Dim
 
@@ -43,8 +43,7 @@ class Expansion:
         self.row_stride = rows[0].stride if rows else Dim.of(0)
         rhs: View = attrs["rhs"]
         self.k: Dim = rhs.axes[0].extent
-        axes = (Axis(self.k, rhs.axes[0].stride), rhs.axes[1])
-        self.packed = conv.ctx.prepared(View(rhs.source, rhs.offset, axes), panel_layout(conv.target, conv.acc))
+        self.packed = conv.ctx.prepared(rhs, panel_layout(conv.target, conv.acc))
         self.bands: Bands = attrs["bands"]
 
     def prepare(self) -> None:
@@ -92,14 +91,11 @@ class Expansion:
         """The elementwise ops after the product over some rows of sums, in place."""
         conv, b = self.conv, self.conv.b
 
-        def place(i: V, at: V) -> V:
-            return b.gep(sums, b.add(b.mul(i, conv.block_columns), at), conv.ty)
-
-        def seed(i: V, at: V, count: int) -> V:
-            return from_accumulator(b, self.dot.dtype, b.load(vec(conv.ty, count), place(i, at)))
+        seed = sums_of(b, sums, conv.block_columns, conv.ty, self.dot.dtype)
 
         def keep(i: V, row: Row, known: dict[Value, V], d: V, count: int, mask: V | None, seeds: Mapping[Value, Seed]) -> None:
             x = row.value(self.value, known, d, count, mask, seeds)
-            b.store(b.splat(x, count), place(i, b.sub(d, column)))
+            place = b.gep(b.gep(sums, b.mul(i, conv.block_columns), conv.ty), b.sub(d, column), conv.ty)
+            b.store(b.splat(x, count), place)
 
         each_point(self.points, [], m0, rows, column, columns, self.dot, seed, conv.tile.lanes, keep)

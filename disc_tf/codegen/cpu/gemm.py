@@ -23,14 +23,14 @@ import itertools
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator
+from disc_tf.codegen.cpu.epilogue import emit_block, sums_of
 from disc_tf.codegen.cpu.helpers.gemm import K_WHOLE, Strips, gemm_symbol, k_blocks, strips_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, grid_order, known, more_rows, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import I1, I8, V, const, vec
+from disc_tf.codegen.llvm import I1, I8, V, const
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View, merge_axes
@@ -506,11 +506,6 @@ class _Gemm:
         b.loop(0, padded, 1, [], column)
 
     def _epilogue(self, points: Points, batch: V, m0: V, n0: V, rows: V, columns: V, block: V) -> None:
-        b = self.b
-        lead = unravel(b, batch, points.extents[0])
-
-        def seed(i: V, at: V, count: int) -> V:
-            p = b.gep(b.gep(block, b.mul(i, self.ldc), self.ty), at, self.ty)
-            return from_accumulator(b, self.dot.dtype, b.load(vec(self.ty, count), p))
-
-        emit_block(points, lead, m0, rows, n0, columns, self.dot, seed, self.tile.lanes)
+        lead = unravel(self.b, batch, points.extents[0])
+        sums = sums_of(self.b, block, self.ldc, self.ty, self.dot.dtype)
+        emit_block(points, lead, m0, rows, n0, columns, self.dot, sums, self.tile.lanes)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from disc_tf.codegen.cpu.helpers import helper
-from disc_tf.codegen.cpu.helpers.gemm import Micro
+from disc_tf.codegen.cpu.helpers.gemm import Micro, Strips
 from disc_tf.codegen.cpu.target import CpuTarget
 from disc_tf.codegen.cpu.tiles import Tile, acc_ty, tile_for
 from disc_tf.codegen.cpu.widen import load_widened
@@ -107,18 +107,13 @@ class _Line:
 
     def emit(self, strip: Callable[[V, V, V], None]) -> None:
         """`strip(first row times lda, rows, where its sums go)` for all of them."""
-        b, tile = self.b, self.tile
+        b = self.b
         lda, c, ldc, m = (b.params[i] for i in (4, 10, 11, 13))
-        count = b.udiv(b.add(m, tile.mr - 1), tile.mr)
-        each = b.udiv(m, b.smax(count, b.i64(1)))
-        longer = b.sub(m, b.mul(each, count))
 
-        def one(s: V, at: list[V]) -> list[V]:
-            rows = b.add(each, b.zext(b.icmp("slt", s, longer), I64))
-            strip(b.mul(at[0], lda), rows, b.gep(c, b.mul(at[0], ldc), self.ty))
-            return [b.add(at[0], rows)]
+        def one(_: V, first: V, rows: V) -> None:
+            strip(b.mul(first, lda), rows, b.gep(c, b.mul(first, ldc), self.ty))
 
-        b.loop(0, count, 1, [b.i64(0)], one, "strip")
+        Strips.of(b, m, self.tile.mr).each(b, one)
 
     def window(self, start: V, rows: V, to: V) -> None:
         """All taps and runs by one call for each run of panels."""

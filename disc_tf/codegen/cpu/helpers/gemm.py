@@ -148,9 +148,7 @@ class Micro:
 
     def panel(self, a: V, bp: V, c: V, k: V, more: V, ahead_a: V, ahead_b: V) -> None:
         b, tile = self.b, self.mr * self.nv
-        rows = [a]
-        for _ in range(1, self.groups):
-            rows.append(b.gep(rows[-1], b.mul(self.a_pitch, _GROUP), I8))
+        rows = self._rows(a)
         zero = const(0, self.vt)
         first = b.if_else(
             more, lambda: [b.load(self.vt, p) for p in self._c_places(c)], lambda: [zero] * tile
@@ -175,9 +173,7 @@ class Micro:
         count = self.mr * self.nv * self.split
 
         def run(r: V, sums: list[V], row: V, w: V) -> list[V]:
-            rows = [b.gep(row, b.mul(r, step), I8)]
-            for _ in range(1, self.groups):
-                rows.append(b.gep(rows[-1], b.mul(self.a_pitch, _GROUP), I8))
+            rows = self._rows(b.gep(row, b.mul(r, step), I8))
             main = b.and_(k, -self.unroll)
             carried = [*rows, b.gep(w, b.mul(r, b_run), I8), *sums]
             carried = b.loop(0, main, self.unroll, carried, lambda _, x: self._steps(x, self.unroll), "k")
@@ -191,6 +187,13 @@ class Micro:
             return b.if_else(there, lambda: b.loop(0, runs, 1, sums, lambda r, x: run(r, x, first, w), "run"), lambda: sums)
 
         self._keep(b.loop(0, taps, 1, [const(0, self.vt)] * count, tap, "tap"), c)
+
+    def _rows(self, a: V) -> list[V]:
+        """The first row of each group."""
+        b, rows = self.b, [a]
+        for _ in range(1, self.groups):
+            rows.append(b.gep(rows[-1], b.mul(self.a_pitch, _GROUP), I8))
+        return rows
 
     def _keep(self, sums: list[V], c: V) -> None:
         """Add up the interleaved sums and store them."""

@@ -391,22 +391,18 @@ bool disc_context::note_made_of(int32_t index) {
   return by_buffer;
 }
 
-// For all executables of the process; not made where the executable itself has the entry.
+// Of the entry that made_of_ is of, for all executables of the process; not made where the executable itself has the entry.
 std::string disc_context::prepared_key(int32_t index) const {
   const disc::PreparedSpec& spec = artifact().prepared[index];
   std::string key = spec.code_hash.empty() ? executable_->identity() + '#' + std::to_string(index) : 'H' + spec.code_hash;
   key += '|' + executable_->isa() + '|' + spec.layout;
   for (uint32_t i : spec.args) {
     const TensorSpec& arg = artifact().args[i];
-    const disc_memref& in = (*inputs_)[i];
     key += '|';
-    if (!arg.digest.empty()) {
-      key.append(arg.digest.begin(), arg.digest.end());
-      if (options_.content && !is_bound(static_cast<int32_t>(i))) key += ':' + std::to_string(content(i));
-      continue;
-    }
-    key += std::to_string(reinterpret_cast<uintptr_t>(in.data)) + show_dims(in.rank, in.dims);
+    key.append(arg.digest.begin(), arg.digest.end());
   }
+  key += '|';
+  key.append(reinterpret_cast<const char*>(made_of_.data()), made_of_.size() * sizeof(made_of_[0]));
   return key;
 }
 
