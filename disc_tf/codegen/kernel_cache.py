@@ -20,6 +20,7 @@ import numpy as np
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu.monoids import known_splat
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
+from disc_tf.fusion.conv import Bands
 from disc_tf.fusion.types import Fusion, GatherRead, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View
 from disc_tf.ir.core import Block, Op, Value
@@ -158,7 +159,7 @@ class _Key:
             return _array(x)
         if isinstance(x, Op):
             return ("op", self._ops[x]) if x in self._ops else ("outer", self._op(x))
-        if isinstance(x, (View, Axis, Region, GatherRead)):
+        if isinstance(x, (View, Axis, Region, GatherRead, Bands)):
             return (type(x).__name__, *(self._item(getattr(x, f.name)) for f in dataclasses.fields(x)))
         raise _NoKey(type(x).__name__)
 

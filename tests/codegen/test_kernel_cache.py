@@ -121,6 +121,28 @@ def test_equal_layers_are_emitted_once() -> None:
     assert len(ctx.prepare.entries) == 4
 
 
+def test_equal_products_before_depthwise_convolutions_are_emitted_once() -> None:
+    """Blocks that differ in a window or stride alone are not shared."""
+
+    def blocks(b: Builder, a: Sequence[Value]) -> Value:
+        x = a[0]
+        for stride, window in [(1, 3), (1, 3), (1, 3), (2, 3), (1, 5)]:
+            y = b.dot_general(x, a[1], [3], [0])
+            pad = (window // 2,) * 2
+            x = b.convolution(y, a[2 if window == 3 else 3], strides=(stride,) * 2, padding_low=pad, padding_high=pad, groups=16)
+        return x
+
+    dims = (["n", "h", "w", 16], [16, 16], [3, 3, 1, 16], [5, 5, 1, 16])
+    fn = function(blocks, [TensorType.of(DType.F32, d) for d in dims], ["device", *["const"] * 3])
+    plan = make_plan(fn).kernels()
+    assert [(f.kind, "before" in f.attrs) for f in plan] == [("conv", True)] * 5
+    cache = KernelCache(verify=True)
+    ctx = context(fn)
+    found = [cache.variants(f, ctx, emit) for f in plan]
+    assert (cache.hits, cache.misses) == (1, 4)  # the first one reads a parameter
+    assert len({k.llvm for k in kernels(found)}) == 3
+
+
 #: pairs of functions that look alike: (build, types, kinds) each
 DIFFERENT = {
     "op": (scaled(2.0), scaled(2.0, "add")),
