@@ -28,7 +28,7 @@ struct Slot {
 };
 
 // Recordings are numbered from 1, and take turns with two arrays: who still writes an event of the one before writes where nobody reads.
-// Mapped at the first start and kept; pages that were not written take no memory.
+// Mapped at the first start and kept; pages that were not written, or forgotten, take no memory.
 constexpr int kIndexBits = 40;
 std::atomic<Slot*> g_slots{nullptr};
 std::atomic<uint64_t> g_next{0};  // the recording's number, then how many events it has
@@ -42,9 +42,11 @@ int64_t clock_ns(clockid_t clock) {
   return int64_t{1000000000} * t.tv_sec + t.tv_nsec;
 }
 
+thread_local int32_t t_thread = 0;  // 0: not asked yet
+
 int32_t this_thread() {
-  thread_local const auto id = static_cast<int32_t>(syscall(SYS_gettid));
-  return id;
+  if (t_thread == 0) t_thread = static_cast<int32_t>(syscall(SYS_gettid));
+  return t_thread;
 }
 
 Slot* slots_of(uint64_t number) { return g_slots.load(std::memory_order_acquire) + static_cast<int64_t>(number % 2) * kCapacity; }
@@ -59,8 +61,11 @@ void forget() {
     if (!g_held) g_held = new std::vector<std::shared_ptr<Executable>>;
     dropped.swap(*g_held);
     if (g_slots.load(std::memory_order_relaxed)) {
-      const uint64_t number = (g_next.load(std::memory_order_relaxed) >> kIndexBits) + 1;
-      madvise(slots_of(number), sizeof(Slot) * kCapacity, MADV_DONTNEED);  // zeros from now on
+      // A number that no run has joined is taken again: so recordings that follow each other never have the same array, though what was
+      // between them was a call that only forgets.
+      const uint64_t last = g_next.load(std::memory_order_relaxed) >> kIndexBits;
+      const uint64_t number = last != 0 && dropped.empty() ? last : last + 1;
+      madvise(g_slots.load(std::memory_order_relaxed), 2 * sizeof(Slot) * kCapacity, MADV_DONTNEED);  // zeros from now on
       g_next.store(number << kIndexBits, std::memory_order_release);
     }
   }
@@ -103,7 +108,10 @@ void profile_record(uint64_t number, const disc_event& event) {
 
 void lock_profile_for_fork() { g_mutex.lock(); }
 void unlock_profile_after_fork(bool child) {
-  if (child) g_profile_level.store(kProfileOff, std::memory_order_relaxed);  // its parent reads what it records
+  if (child) {
+    g_profile_level.store(kProfileOff, std::memory_order_relaxed);  // its parent reads what it records
+    t_thread = 0;
+  }
   g_mutex.unlock();
 }
 
