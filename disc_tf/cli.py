@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -196,6 +197,17 @@ def _lacking(args: argparse.Namespace, e: ModuleNotFoundError) -> MissingPackage
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    try:
+        code = _main(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        if not _unread():
+            raise
+        return INTERNAL_ERROR
+
+
+def _main(argv: Sequence[str] | None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines are not ours to show
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text
@@ -235,6 +247,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("disc-tf: interrupted", file=sys.stderr)
         return INTERNAL_ERROR
+
+
+def _unread() -> bool:
+    """Whether nobody reads what is printed any more (`disc-tf ... | head`); the interpreter then has nothing left to write when it ends."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 if __name__ == "__main__":

@@ -179,8 +179,8 @@ def _read_tables(sources: tuple[str, ...]) -> tuple[str, ...]:
             try:
                 with open(source, encoding="utf-8") as f:
                     text = f.read(_MOST_TABLE + 1)
-            except (OSError, UnicodeDecodeError) as e:
-                why = e.strerror if isinstance(e, OSError) else "it is not text"
+            except (OSError, ValueError) as e:  # ValueError: no text, or no path
+                why = e.strerror if isinstance(e, OSError) else "it is not text" if isinstance(e, UnicodeDecodeError) else ""
                 raise OptionError(f"option 'tuning': cannot read {source}: {why or e}") from e
         if len(text) > _MOST_TABLE:
             raise OptionError(f"option 'tuning': {name} has more than {_MOST_TABLE} characters: that is no table")

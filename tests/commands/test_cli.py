@@ -7,6 +7,7 @@ import ctypes
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -343,3 +344,14 @@ def test_names_of_files_that_are_no_text(optimized: Path, tmp_path: Path, monkey
     assert run("restore", optimized, "-o", to) == 0 and to.exists()
     out.flush()
     assert b"\\udcff.pb: " in out.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("arguments", [["completion", "bash"], ["--version"]], ids=["much", "little"])
+def test_what_nobody_reads_is_no_defect(arguments: list[str]) -> None:
+    """As in `disc-tf ... | head`: no trace of calls on standard error, whenever the pipe is found broken."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "disc_tf.cli", *arguments]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")

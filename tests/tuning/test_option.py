@@ -50,6 +50,7 @@ def test_what_cannot_be_a_table_is_refused(tmp_path: Path) -> None:
     twice = [other("x86-64-v2").text()] * 2
     for value, message in [
         (str(tmp_path / "none.json"), "cannot read .*none.json: No such file"), (str(tmp_path), "Is a directory"),
+        ("a\0b", "cannot read a.b: embedded null byte"),
         (str(bad), "bad.json: rows_first_percent, gemm, conv is missing"), (str(binary), "it is not text"),
         (str(large), "that is no table"),
         (twice, "two tables are for x86-64-v2"), (3, "takes a list of strings"), ("{}", "option 'tuning': isa, .* is missing"),
