@@ -81,7 +81,7 @@ def compile_module(
 ) -> CompiledCluster:
     """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled.
 
-    profile: make code that `runtime.executable.profile` can time kernel by kernel. budget: raises
+    profile: make code that `runtime.recording` sees every launch of. budget: raises
     `OutOfTime` once it is used up. progress: told of each phase as it begins. tuning: tables of schedules in the place of the shipped ones
     of their instruction sets; they change no result.
     """

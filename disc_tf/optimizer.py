@@ -78,7 +78,7 @@ def optimize_graph_def(
 
     outputs: tensors (``name:port``), ops or ``^control`` names that will be fetched; None takes the data sinks and says so in the report.
     feeds: tensors that will be fed although they are no placeholders. options: an `Options` or a mapping; ``overrides`` are single options
-    by name. dry_run: analyse and cluster only. profile: make code that `runtime.executable.profile` can time kernel by kernel. elsewhere:
+    by name. dry_run: analyse and cluster only. profile: make code that `runtime.recording` sees every launch of. elsewhere:
     compiles in place of this process (`disc_tf.remote.Client.compile_graph`).
     Raises `GraphError` for a graph that TensorFlow would not take either, `OptionError` for options, `StrictError` with ``strict``.
     """

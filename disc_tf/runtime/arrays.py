@@ -44,7 +44,7 @@ def fitting(dtype: str, name: str, value: object) -> np.ndarray:
     array = value if type(value) is np.ndarray else np.asarray(value)
     wanted = DTYPES.get(dtype)
     if array.dtype is not wanted:
-        fits = array.dtype == wanted if wanted is not None else array.dtype.name in ("bfloat16", "uint16")
+        fits = array.dtype == wanted if wanted is not None else array.dtype.name in ("bfloat16", "uint16") and array.dtype.isnative
         if not fits:
             raise TypeError(f"argument {name}: {dtype} is needed, {array.dtype} was given")
     return array if array.flags.c_contiguous else np.asarray(array, order="C")

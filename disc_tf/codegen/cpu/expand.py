@@ -1,8 +1,8 @@
 """The product before a depthwise convolution, computed by its kernel: a band of lines and a block of channels at a time.
 
 A task fills an area of scratch with the lines of the product that a band of the convolution's lines has under its window, channels of the
-block only, and the convolution reads them there: they stay in the second-level cache. Lines at the borders of bands are computed by both;
-each point's sum is the same wherever it is computed.
+block only, and the convolution reads them there: they stay in the second-level cache. Lines at the borders of bands are computed by both.
+Bands follow from the extents alone, and with them the strips of rows whose order of additions each point has.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Values of a fusion's `Region` at consecutive points of its last axis: loads, computation and stores with
 resolved views.
 
-points = Points(frame, region, (batch, m, n), env)   # top level: asks for buffers and strides row =
-points.row([b0, m0, ...])                      # the index of every axis but the last row.value(v, d, lanes,
-mask, seeds)                  # v at points d .. d+lanes-1 row.store(d, lanes, mask, seeds)
-# all outputs of the region there
+    points = Points(frame, region, (batch, m, n), env)   # at the top level: asks for buffers and strides
+    row = points.row([b0, m0, ...])                      # the index of every axis but the last
+    row.value(v, known, d, lanes, mask, seeds)           # v at points d .. d+lanes-1
+    row.store(known, d, lanes, mask, seeds)              # all outputs of the region there
 """
 
 from __future__ import annotations
