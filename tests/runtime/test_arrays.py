@@ -46,7 +46,14 @@ def test_what_fits_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [("f32", np.zeros(2)), ("i32", np.zeros(2, ">i4")), ("bf16", np.zeros(2, np.float16)), ("bf16", np.zeros(2, ">u2")), ("u8", "ab")]
+    ("dtype", "value"),
+    [
+        ("f32", np.zeros(2)),
+        ("i32", np.zeros(2, ">i4")),
+        ("bf16", np.zeros(2, np.float16)),
+        ("bf16", np.zeros(2, ">u2")),
+        ("u8", "ab"),
+    ],
 )
 def test_another_dtype_is_refused(dtype: str, value: object) -> None:
     with pytest.raises(TypeError, match=f"argument ids: {dtype} is needed, .* was given"):
