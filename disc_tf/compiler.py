@@ -19,7 +19,7 @@ from pathlib import Path
 
 from disc_tf.budget import Budget
 from disc_tf.codegen.describe import MemoryUse
-from disc_tf.codegen.program import KernelInfo, ProgramInput, ProgramPart, compile_program
+from disc_tf.codegen.program import KernelInfo, ProgramInput, ProgramPart, compile_program, step_spec
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import Plan
 from disc_tf.ir.core import Module
@@ -29,7 +29,7 @@ from disc_tf.passes.pipeline import optimize, optimize_segments
 from disc_tf.passes.specialize import SpecializedModule
 from disc_tf.passes.split import Part
 from disc_tf.report import ClusterReport, KernelReport, MemoryReport
-from disc_tf.runtime.artifact import pack
+from disc_tf.runtime.artifact import StepSpec, pack
 from disc_tf.tuning import Table
 from disc_tf.version import __version__
 
@@ -48,21 +48,23 @@ class CompiledCluster:
 
     def describe(self, entry: ClusterReport) -> None:
         """Fill a report's entry with what was made."""
-        entry.kernels = [
-            KernelReport(
-                k.symbol, k.kind, k.nodes, str(k.flops) if k.flops is not None else "", [*map(str, k.traffic)], [*map(list, k.variants)],
-                [[t.dtype.ir_name, *map(str, t.dims)] for t in k.results],
-                weights=[*map(str, k.weights)], picked=[*map(str, k.picked)], operations=[*map(str, k.operations)],
-                parts=[[[str(tasks), str(grain)] for tasks, grain in variant] for variant in k.parts],
-            )
-            for k in self.kernels
-        ]
+        entry.kernels = [kernel_report(step_spec(k)) for k in self.kernels]
         memory = self.memory
         buffers = [(str(b.bytes), b.first, b.last, b.slot) for b in memory.buffers]
         entry.memory = MemoryReport(list(memory.steps), buffers, [*map(str, memory.slots)])
         entry.bodies, entry.prepared = self.bodies, self.prepared
         entry.artifact_bytes, entry.arena = len(self.executable), self.arena
         entry.times_ms |= self.times_ms
+
+
+def kernel_report(step: StepSpec) -> KernelReport:
+    """A step of an artefact as reports have it."""
+    parts = [[[*pair] for pair in zip(form[::2], form[1::2], strict=True)] for form in step.parts]
+    symbol = ", ".join(step.variants[-1]) if step.variants else ""
+    return KernelReport(
+        symbol, step.kind, [*step.nodes], step.flops, [*step.traffic], [*map(list, step.variants)], [*map(list, step.results)],
+        [*step.weights], [*step.picked], [*step.operations], parts,
+    )  # fmt: skip
 
 
 def compile_module(

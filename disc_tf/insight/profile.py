@@ -24,7 +24,7 @@ from disc_tf.testing.tf_process import ProcessFailed, TfError
 
 if TYPE_CHECKING:
     from disc_tf.optimizer import OptimizeResult
-    from disc_tf.runtime.artifact import ArgSpec, StepSpec
+    from disc_tf.runtime.artifact import ArgSpec
     from disc_tf.runtime.executable import Executable
     from disc_tf.runtime.recording import LaunchTime
 
@@ -145,6 +145,7 @@ def profile_file(
 ) -> tuple[ClusterProfile, dict[str, Any]]:
     """Time what a stand-alone file launches by way of the runtime; kernels that its code calls itself are in ``other_us``, and nothing is
     known of what its kernels have to do, unless it was compiled with ``profile=True``. Raises `DiscError` if it cannot be loaded or run."""
+    from disc_tf.compiler import kernel_report
     from disc_tf.runtime.executable import Executable, num_threads, set_num_threads
 
     set_num_threads(threads)
@@ -167,16 +168,6 @@ def profile_file(
     run_us = statistics.median(spent for spent, _ in runs) / 1e3
     other = max(run_us - sum(k.us for k in kernels), 0.0)
     return ClusterProfile(Path(path).name, shapes, machine.threads, run_us, other, kernels), machine.to_dict()
-
-
-def kernel_report(step: StepSpec) -> KernelReport:
-    """A step of an artefact that was compiled for traces as reports have it."""
-    parts = [[[*pair] for pair in zip(form[::2], form[1::2], strict=True)] for form in step.parts]
-    symbol = ", ".join(step.variants[-1]) if step.variants else ""
-    return KernelReport(
-        symbol, step.kind, [*step.nodes], step.flops, [*step.traffic], [*map(list, step.variants)], [*map(list, step.results)],
-        [*step.weights], [*step.picked], [*step.operations], parts,
-    )  # fmt: skip
 
 
 def timed_runs(loaded: Executable, arguments: Sequence[np.ndarray]) -> list[tuple[float, list[LaunchTime]]]:
