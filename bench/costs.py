@@ -87,18 +87,20 @@ def handover(target: CpuTarget, sizes: Sequence[int], seconds: float = 1.0) -> I
             return Executable.from_bytes(compile_function(fn, target.name).executable)
 
     set_num_threads(2)
-    sides = [build(1 << 40), build(1)]
-    for size in sizes:
-        inputs, results = [np.full(size, 0.3, np.float32)] * _KERNELS, [np.empty(size, np.float32)] * _KERNELS
-        spent: list[list[float]] = [[], []]
-        stop = time.perf_counter() + seconds
-        while time.perf_counter() < stop or not spent[1]:
-            for side, times in zip(sides, spent, strict=True):
-                start = time.perf_counter_ns()
-                side.run(inputs, results)
-                times.append((time.perf_counter_ns() - start) / 1e3 / _KERNELS)
-        yield size, statistics.median(spent[0]), statistics.median(spent[1])
-    set_num_threads(0)
+    try:
+        with build(1 << 40) as alone, build(1) as shared:
+            for size in sizes:
+                inputs, results = [np.full(size, 0.3, np.float32)] * _KERNELS, [np.empty(size, np.float32)] * _KERNELS
+                spent: list[list[float]] = [[], []]
+                stop = time.perf_counter() + seconds
+                while time.perf_counter() < stop or not spent[1]:
+                    for side, times in zip((alone, shared), spent, strict=True):
+                        start = time.perf_counter_ns()
+                        side.run(inputs, results)
+                        times.append((time.perf_counter_ns() - start) / 1e3 / _KERNELS)
+                yield size, statistics.median(spent[0]), statistics.median(spent[1])
+    finally:
+        set_num_threads(0)
 
 
 def main() -> None:

@@ -328,6 +328,3 @@ def arena_over_time(memory: MemoryReport | None, symbols: Mapping[str, int]) -> 
 def largest(sizes: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     """The shapes with the most elements: where kernels show what they can do."""
     return max(sizes, key=lambda s: (statistics.geometric_mean([max(v, 1) for v in s.values()]) if s else 0.0))
-
-
-__all__ = ["compile_for_profile", "largest", "profile_cluster", "profile_graph", "profile_report"]

@@ -28,7 +28,7 @@ class Executable {
   const std::string& identity() const { return identity_; }
 
   // Packed constants of this executable, of each entry the latest few contents. `made_of`: what tells those of an entry apart, see
-  // disc_context::made_of.
+  // disc_context::note_made_of.
   PreparedRef kept(int32_t index, const std::vector<uint64_t>& made_of);
   void keep(int32_t index, const std::vector<uint64_t>& made_of, const PreparedRef& data);
   // True once entry `index` was made anew for so many buffers that packing it does not pay.
