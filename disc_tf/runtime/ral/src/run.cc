@@ -135,20 +135,20 @@ int32_t disc_context::set_input(int32_t index, const disc_memref& value, bool co
   if (index < 0 || static_cast<size_t>(index) >= own_inputs_.size())
     return fail_internally(Code::kInvalidArgument, "there is no input " + std::to_string(index));
   const TensorSpec& spec = artifact().args[index];
-  const std::string what = "input " + std::to_string(index) + " (" + spec.name + ")";
-  if (is_bound(index)) return fail_internally(Code::kInvalidArgument, what + " has its value in the file");
-  if (own_present_[index]) return fail_internally(Code::kFailedPrecondition, what + " was given twice");
+  auto what = [&] { return "input " + std::to_string(index) + " (" + spec.name + ")"; };
+  if (is_bound(index)) return fail_internally(Code::kInvalidArgument, what() + " has its value in the file");
+  if (own_present_[index]) return fail_internally(Code::kFailedPrecondition, what() + " was given twice");
   bool fits = value.rank == static_cast<int64_t>(spec.dims.size());
   for (int64_t i = 0; fits && i < value.rank; ++i) fits = spec.dims[i] < 0 || spec.dims[i] == value.dims[i];
   if (!fits)
     return fail_internally(Code::kInvalidArgument,
-                           what + " has shape " + show_dims(std::clamp<int64_t>(value.rank, 0, disc::kMaxRank), value.dims) + ", " +
+                           what() + " has shape " + show_dims(std::clamp<int64_t>(value.rank, 0, disc::kMaxRank), value.dims) + ", " +
                                show_dims(static_cast<int64_t>(spec.dims.size()), spec.dims.data()) + " was compiled");
   int64_t bytes = 0;
   bool negative = false;
   if (!tensor_bytes(value.rank, value.dims, disc::dtype_size(spec.dtype), &bytes, &negative))
-    return fail_internally(Code::kInvalidArgument, what + " has an impossible shape " + show_dims(value.rank, value.dims));
-  if (bytes > 0 && !value.data) return fail_internally(Code::kInvalidArgument, what + " has no data");
+    return fail_internally(Code::kInvalidArgument, what() + " has an impossible shape " + show_dims(value.rank, value.dims));
+  if (bytes > 0 && !value.data) return fail_internally(Code::kInvalidArgument, what() + " has no data");
   own_inputs_[index] = value;
   if (copy_dims) own_inputs_[index].dims = dims_.emplace_back(value.dims, value.dims + value.rank).data();
   own_present_[index] = 1;

@@ -122,7 +122,7 @@ struct alignas(64) ThreadPool::Worker {
   Job* wait_for_mail() {
     auto has_mail = [this] { return mail.load(std::memory_order_relaxed) != nullptr; };
     for (;;) {
-      if (spin(has_mail, [this](auto passed) { return pool->worth_waiting(passed); })) {
+      if (spin(has_mail, [this](auto passed) { return pool->wanted(passed); })) {
         // Null after all if the sender took it back.
         if (Job* job = mail.exchange(nullptr, std::memory_order_acquire)) return job;
         continue;
@@ -163,6 +163,12 @@ void ThreadPool::set_threads(int n) { limit_.store(std::min(n, kMaxWorkers + 1),
 bool ThreadPool::worth_waiting(std::chrono::steady_clock::duration passed) const {
   const int runs = runs_.load(std::memory_order_relaxed);
   if (runs > std::max(1, limit_.load(std::memory_order_relaxed))) return false;  // others need the CPUs
+  return passed < (runs > 0 ? kSpinInRun : kSpin);
+}
+
+bool ThreadPool::wanted(std::chrono::steady_clock::duration passed) const {
+  const int runs = runs_.load(std::memory_order_relaxed);
+  if (runs >= limit_.load(std::memory_order_relaxed)) return false;  // the threads of the runs are all that there may be
   return passed < (runs > 0 ? kSpinInRun : kSpin);
 }
 

@@ -59,8 +59,10 @@ class ThreadPool {
   void start_workers(int count);
   int claim(int count, Worker** out);
   void set_idle(int index);
-  // Whether to wait actively still, after this long; not with more runs than threads.
+  // Whether a caller waits actively for its workers still, after this long; not with more runs than threads.
   bool worth_waiting(std::chrono::steady_clock::duration passed) const;
+  // Whether an idle worker stays awake still; not while each of the threads has a run of its own, since no launch is given more then.
+  bool wanted(std::chrono::steady_clock::duration passed) const;
 
   static std::atomic<ThreadPool*> instance_;
   std::mutex mutex_;  // starts of threads
