@@ -26,7 +26,8 @@ from disc_tf.frontend.importer import import_cluster
 from disc_tf.frontend.load import load
 from disc_tf.frontend.tfproto import graph_from_bytes
 from disc_tf.ir.types import TensorType
-from disc_tf.runtime.executable import Executable, host_isa, set_num_threads
+from disc_tf.runtime.cpu import native_target
+from disc_tf.runtime.executable import Executable, set_num_threads
 from disc_tf.runtime.recording import LaunchTime, profile
 from disc_tf.testing.inputs import make_feeds, specs_from_json
 
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True, help="directory of materialised models")
     parser.add_argument("--points", type=parse_point, nargs="+", help="as B=1,S=7; default: the model's trace")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--target", default=host_isa())
+    parser.add_argument("--target", default=native_target())
     parser.add_argument("--runs", type=int, default=5)
     args: Any = parser.parse_args()
     set_num_threads(args.threads)

@@ -26,6 +26,7 @@ from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Value
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.testing.kernel_runner import CompiledFusion, load_image
+from disc_tf.testing.panels import panels_of
 
 PRODUCTS = [(768, 768), (2304, 768), (3072, 768), (768, 3072), (312, 312), (1200, 312), (312, 1200)]
 ROWS = [1, 7, 16, 64, 128, 384, 1024]
@@ -106,14 +107,14 @@ class Bound:
     """A compiled fusion bound to arrays."""
 
     def __init__(
-        self, f: CompiledFusion, arrays: Mapping[object, np.ndarray], symbols: Mapping[str, int]
+        self, f: CompiledFusion, arrays: Mapping[object, np.ndarray], symbols: Mapping[str, int], variant: int = 0
     ) -> None:
-        (self.kernel,) = f.variants[0].kernels
+        (self.kernel,) = f.variants[variant].kernels
         assert isinstance(self.kernel, Kernel)
         self.arrays = dict(arrays)
         for v in f.fusion.outputs:
             self.arrays[v] = aligned(np.zeros([d.evaluate(symbols) for d in v.dims], v.dtype.np))
-        self.address, self.args = f.bind(0, 0, self.arrays, symbols)
+        self.address, self.args = f.bind(variant, 0, self.arrays, symbols)
         self.tasks = self.kernel.tasks.evaluate(symbols)
         self.scratch = self.kernel.scratch.evaluate(symbols)
 
@@ -153,15 +154,6 @@ def arg(fn: Function, dims: Sequence, kind: str = "device") -> Value:
     return fn.add_arg(TensorType.of(DType.F32, dims), ArgInfo(f"x{len(fn.args)}", kind))
 
 
-def panels(w: np.ndarray, entry: PrepareEntry) -> np.ndarray:
-    k, n = w.shape
-    width = entry.layout[1]
-    count = -(-n // width)
-    out = np.zeros((k, count * width), w.dtype)
-    out[:, :n] = w
-    return aligned(out.reshape(k, count, width).transpose(1, 0, 2).copy())
-
-
 def bench_products(machine: Machine, target: CpuTarget, threads: Sequence[int], with_numpy: bool) -> None:
     rng = np.random.default_rng(0)
     for n, k in PRODUCTS:
@@ -177,7 +169,7 @@ def bench_products(machine: Machine, target: CpuTarget, threads: Sequence[int], 
             arrays: dict[object, np.ndarray] = {x: a, w: weight, bias: aligned(np.zeros(n, np.float32))}
             for buffer in f.variants[0].kernels[0].buffers:
                 if isinstance(buffer, PrepareEntry):
-                    arrays[buffer] = panels(weight, buffer)
+                    arrays[buffer] = aligned(panels_of(weight, buffer.layout))
             bound = Bound(f, arrays, {"m": m})
             flops = 2.0 * m * n * k
             cells = [f"{t} thr {measure(machine, bound, flops, t)}" for t in threads]

@@ -44,6 +44,12 @@ def compile_object(text: str, target: CpuTarget) -> bytes:
     return machine.emit_object(_parse(text, target, machine))
 
 
+def assembly(text: str, target: CpuTarget) -> str:
+    """The module's text as assembly: for tests of which instructions are chosen."""
+    machine = _target_machine(target)
+    return machine.emit_assembly(_parse(text, target, machine))
+
+
 def compile_image(text: str, target: CpuTarget, exports: Sequence[str]) -> bytes:
     """Text -> loadable ET_DYN image that exports exactly `exports`."""
     return link(compile_object(text, target), exports)

@@ -12,7 +12,7 @@ from disc_tf.fusion.types import Fusion, PrepareEntry
 from disc_tf.fusion.views import of_value
 from disc_tf.ir.core import ArgInfo, Block, Function, Op, Value, clone_block, walk
 from disc_tf.ir.dims import Dim
-from disc_tf.ir.types import TensorType
+from disc_tf.ir.types import DType, TensorType
 
 
 @dataclasses.dataclass
@@ -80,14 +80,19 @@ def _is_whole(entry: PrepareEntry, value: Value) -> bool:
 
 def packed_type(entry: PrepareEntry, value: Value) -> TensorType:
     """The type of a packed constant: elements of the source's dtype, panels zero-filled to their width."""
-    if len(entry.layout) != 2:
+    if len(entry.layout) == 1:
         return TensorType(value.dtype, entry.view.dims)
     k = Dim.of(1)
     *rest, n = entry.view.dims
     for d in rest:
         k = k * d
     width = int(entry.layout[1])
-    return TensorType.of(value.dtype, [((n + (width - 1)) // width) * width * k])
+    columns = ((n + (width - 1)) // width) * width
+    if len(entry.layout) == 2:
+        return TensorType.of(value.dtype, [columns * k])
+    group = int(entry.layout[2])  # words, and of fours a row of what sums begin with
+    dtype = value.dtype if value.dtype.bits * group == 32 else DType.I16
+    return TensorType.of(dtype, [columns * group * ((k + (group - 1)) // group + int(group == 4))])
 
 
 def prepare_key(fn: Function, target: CpuTarget) -> tuple | None:

@@ -21,7 +21,7 @@ from disc_tf.codegen.compile import compile_image
 from disc_tf.codegen.context import EmitContext, PrepareTable
 from disc_tf.codegen.cpu.emit import emit_fusion
 from disc_tf.codegen.cpu.pack import emit_pack
-from disc_tf.codegen.cpu.target import CpuTarget, target_named
+from disc_tf.codegen.cpu.target import CpuTarget
 from disc_tf.codegen.describe import MemoryUse, memory_use, operations, picked, traffic, weights
 from disc_tf.codegen.host import (
     BodyEmitter,
@@ -33,6 +33,7 @@ from disc_tf.codegen.host import (
     library_symbol,
 )
 from disc_tf.codegen.host_regions import RegionCode, region_launch
+from disc_tf.codegen.images import MAX_ARTIFACT_BYTES, targets_of, within_bounds
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
 from disc_tf.codegen.kernel_cache import KernelCache
 from disc_tf.codegen.llvm import ModuleText
@@ -57,11 +58,8 @@ from disc_tf.runtime.artifact import (
     StepSpec,
     TargetCode,
 )
-from disc_tf.runtime.cpu import TARGET_FEATURES
+from disc_tf.runtime.cpu import features_of
 from disc_tf.tuning import Table
-
-#: code, host program and tables of one executable, all targets together (design: weights are never inside)
-MAX_ARTIFACT_BYTES = 4 << 20
 
 
 class ProgramError(RuntimeError):
@@ -349,7 +347,7 @@ class _TargetProgram:
             layout = "_".join(map(str, entry.layout))
             described = f"{layout} {[(str(a.extent), str(a.stride)) for a in entry.view.axes]} {entry.view.offset}"
             described += f" {[args.index(a) for a in call.args]} {self.module.definition(call.symbol).replace(call.symbol, 'prepare')}"
-            code = hashlib.sha256(f"{self.target.name} {described}".encode()).digest()
+            code = hashlib.sha256(f"{self.target.isa} {described}".encode()).digest()
             out.append(PreparedSpec(args, layout, code))
         return out
 
@@ -430,7 +428,8 @@ def compile_program(
     budget: Budget | None = None,
     tuning: Sequence[Table] = (),
 ) -> Compiled:
-    """Compile for every target. Raises `ProgramError` (or the emitters' own errors) with the reason, `OutOfTime` if the budget
+    """Compile for every target, and for those of their extensions that the program profits from (`images.py`). Raises `ProgramError` (or
+    the emitters' own errors) with the reason, `OutOfTime` if the budget
     is used up (LLVM cannot be stopped: what it works on ends in its thread, unused).
 
     profile: make every launch through the RAL, which then can time it, and say in the artefact what each has to do.
@@ -449,8 +448,8 @@ def compile_program(
     # LLVM leaves the interpreter alone: a target is compiled while the next one is emitted.
     pool = concurrent.futures.ThreadPoolExecutor(min(len(targets), os.cpu_count() or 1))
     try:
-        for name in targets:
-            program = _TargetProgram(source, target_named(name, tuning), profile, verify_cache, budget)
+        for target in targets_of((p for x in source.parts for p in (x.uniform, x.general) if p is not None), targets, tuning):
+            program = _TargetProgram(source, target, profile, verify_cache, budget)
             texts.append(program.build())
             programs.append(program)
             pending.append(pool.submit(compile_image, texts[-1], program.target, ["disc_executable_query"]))
@@ -462,16 +461,17 @@ def compile_program(
         if enabled:
             gc.enable()
     times["llvm"] = (time.perf_counter() - start) * 1e3
+    kept = within_bounds([(p.target, p.prepared_specs(), len(image)) for p, image in zip(programs, images, strict=True)])
+    programs, texts, images = [programs[i] for i in kept], [texts[i] for i in kept], [images[i] for i in kept]
     artifact = _artifact(source, programs, images)
     if profile:
-        artifact = dataclasses.replace(artifact, steps={p.target.name: tuple(map(step_spec, p.launches)) for p in programs})
+        artifact = dataclasses.replace(artifact, steps={p.target.isa: tuple(map(step_spec, p.launches)) for p in programs})
     size = sum(len(x) for x in images)
     if size > MAX_ARTIFACT_BYTES:
         raise ProgramError(f"the code would take {size} bytes, at most {MAX_ARTIFACT_BYTES} are allowed")
     first = programs[0]
-    return Compiled(
-        artifact, first.launches, first.arena, times, dict(zip(targets, texts, strict=True)) if listings else {}, first.memory
-    )
+    found = {p.target.isa: text for p, text in zip(programs, texts, strict=True)} if listings else {}
+    return Compiled(artifact, first.launches, first.arena, times, found, first.memory)
 
 
 def _result(pending: concurrent.futures.Future[bytes], budget: Budget) -> bytes:
@@ -521,7 +521,7 @@ def _artifact(source: ProgramInput, programs: Sequence[_TargetProgram], images: 
             raise ProgramError("targets disagree on the check table")
     prepared = merge_prepared([p.prepared_specs() for p in programs])
     targets = tuple(
-        TargetCode(p.target.name, isa_features(p.target.name), image) for p, image in zip(programs, images, strict=True)
+        TargetCode(p.target.isa, features_of(p.target.isa), image) for p, image in zip(programs, images, strict=True)
     )
     kernels: dict[str, tuple[str, ...]] = {}
     for p in programs:
@@ -550,13 +550,6 @@ def merge_prepared(targets: Sequence[Sequence[PreparedSpec]]) -> list[PreparedSp
         layout = "/".join(dict.fromkeys(s.layout for s in same))
         out.append(PreparedSpec(same[0].args, layout, hashlib.sha256(b"".join(s.code_hash for s in same)).digest()))
     return out
-
-
-def isa_features(target: str) -> tuple[str, ...]:
-    """All CPU features that a target needs, its own and those below it."""
-    names = list(TARGET_FEATURES)
-    below = names[names.index(target) :]
-    return tuple(f for t in reversed(below) for f in TARGET_FEATURES[t])
 
 
 __all__ = ["Compiled", "ProgramError", "ProgramInput", "ProgramPart", "compile_program"]

@@ -9,7 +9,7 @@ import sys
 
 from disc_tf.commands.common import INTERNAL_ERROR, OK
 from disc_tf.extras import EXTRAS, absent, advice
-from disc_tf.runtime.cpu import TARGET_FEATURES, cpu_flags, native_target
+from disc_tf.runtime.cpu import ISA_FEATURES, cpu_flags, native_target
 from disc_tf.version import installed
 
 _PACKAGES = ("disc-tf", "tensorflow", "numpy", "protobuf", "jax", "jaxlib", "llvmlite", "scipy")
@@ -138,7 +138,7 @@ def _keys(file: str) -> str:
 def run(args: argparse.Namespace) -> int:
     versions = {p: _version(p) for p in _PACKAGES}
     found = checks()
-    targets = {t: all(f in cpu_flags() for f in fs) for t, fs in TARGET_FEATURES.items()}
+    targets = {t: all(f in cpu_flags() for f in fs) for t, fs in ISA_FEATURES.items()}
     ok = all(good for _, good, _ in found)
     if args.json:
         rows = [{"what": what, "ok": good, "detail": detail} for what, good, detail in found]

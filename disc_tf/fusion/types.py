@@ -118,12 +118,13 @@ class PrepareEntry:
     index: position in the artefact's table. view: where the content comes from: ``View.source`` is a parameter of kind ``const`` or
     ``variable`` of "main", or a parameter of kind ``prepared`` (the result of function "prepare" with the same position among
     the prepared parameters). layout: ``("plain",)``, row-major over the view's axes, or ``("panel", NR)``: axes (k, n) cut into ceil(n /
-    NR) panels of k x NR, zero filled. A prepared parameter that only feeds panel entries is temporary: it gets no plain entry.
+    NR) panels of k x NR, zero filled; or ``("words", NR, G)``: such panels of words of 32 bits, each with G elements of successive k. A
+    prepared parameter that only feeds panel entries is temporary: it gets no plain entry.
     """
 
     index: int
     view: View
-    layout: tuple[str] | tuple[str, int] = ("plain",)
+    layout: tuple[str] | tuple[str, int] | tuple[str, int, int] = ("plain",)
 
 
 @dataclasses.dataclass(eq=False)

@@ -367,7 +367,8 @@ class Builder:
         self, a: Value, b: Value, lhs_contracting: Iterable[int], rhs_contracting: Iterable[int],
         lhs_batching: Iterable[int] = (), rhs_batching: Iterable[int] = (), dtype: DType | None = None,
     ) -> Value:  # fmt: skip
-        """Result dims: batching, then the rest of `a`, then the rest of `b`. `dtype` may be a wider accumulator."""
+        """Result dims: batching, then the rest of `a`, then the rest of `b`. `dtype` may be a wider accumulator; with i32
+        the operands may be i8 and u8, mixed too."""
         attrs = {
             "lhs_batching": tuple(lhs_batching),
             "rhs_batching": tuple(rhs_batching),

@@ -1,15 +1,18 @@
-"""dot_general: transposes of operands fold into its dimension numbers; several dots of one operand with weights merge into one."""
+"""dot_general: transposes of operands fold into its dimension numbers, and conversions of narrow ones into its result's type; several dots
+of one operand with weights merge into one."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from disc_tf.ir.core import Function, Module, Op, Value, replace_all_uses
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.pass_manager import Pass
-from disc_tf.ir.types import TensorType, Type
-from disc_tf.passes.rewriter import Rewriter, rewrite, table
+from disc_tf.ir.types import DType, TensorType, Type
+from disc_tf.passes.rewriter import Rewriter, constant_of, rewrite, table
 
 _MAX_MERGED = 4
 _MAX_DISTANCE = 600  # ops between the first and the last merged dot: further apart, results live too long
@@ -17,7 +20,8 @@ _MAX_DISTANCE = 600  # ops between the first and the last merged dot: further ap
 
 @dataclasses.dataclass(frozen=True)
 class DotCanonicalize(Pass):
-    """Fold transposes of operands into dimension numbers; a dot without contraction is a product of broadcasts.
+    """Fold transposes of operands into dimension numbers; a dot without contraction is a product of broadcasts; a dot of operands that were
+    widened first is one of the narrow ones with a wide result.
 
     Transposes that would change the order of the result's dims stay beside the dot, where the fusion plan folds them into strides. A result
     that is only used with its rows and columns exchanged is the product of the exchanged operands (``K @ Q`` as Keras's einsum has it).
@@ -137,8 +141,55 @@ def _is_softmax(v: Value) -> bool:
     return False
 
 
+#: result of a product -> types that operands may have whose products are exact in it
+_NARROW = {DType.I32: (DType.I8, DType.U8), DType.F32: (DType.BF16,)}
+#: views between a conversion and the product that are looked through
+_MAX_VIEWS = 4
+
+
+def narrow_operands(op: Op, rw: Rewriter) -> Sequence[Value] | None:
+    """What ``Cast`` makes of both operands is left to the product: each element is exact in the result's type, and so are products, so
+    that only the order of sums of floats may be another. Integers of constants that fit are no hindrance."""
+    wanted = _NARROW.get(op.result.dtype, ())
+    if not all(v.dtype is op.result.dtype for v in op.operands):
+        return None
+    found = [narrowed(v, wanted) for v in op.operands]
+    if any(x is None for x in found) or all(isinstance(x, np.ndarray) for x in found):
+        return None
+    operands = [rw.constant(x) if isinstance(x, np.ndarray) else _through_views(v, x, rw) for v, x in zip(op.operands, found, strict=True)]  # type: ignore[arg-type]
+    return [rw.value("dot_general", operands, op.result.type, dict(op.attrs))]
+
+
+def narrowed(v: Value, wanted: Sequence[DType]) -> Value | np.ndarray | None:
+    """What ``v`` was converted from, if that is of one of the types ``wanted``; the content of a constant as bytes."""
+    if (content := constant_of(v)) is not None:
+        if v.rank == 0 or not v.dtype.is_int or any(not -128 <= x <= 127 for x in (content.min(initial=0), content.max(initial=0))):
+            return None
+        return content.astype(np.int8)
+    for _ in range(_MAX_VIEWS):
+        op = v.op
+        if op is None or op.name not in ("convert", "reshape", "transpose", "broadcast_in_dim"):
+            return None
+        v = op.operands[0]
+        if op.name == "convert":
+            return v if v.dtype in wanted else None
+    return None
+
+
+def _through_views(v: Value, narrow: Value, rw: Rewriter) -> Value:
+    """The views that made ``v`` of the converted ``narrow``, of ``narrow`` itself."""
+    views: list[Op] = []
+    while (op := v.op) is not None and op.name != "convert":
+        views.append(op)
+        v = op.operands[0]
+    for op in reversed(views):
+        narrow = rw.value(op.name, [narrow], op.result.tensor.with_dtype(narrow.dtype), dict(op.attrs))
+    return narrow
+
+
 DOT_RULES = table(
     (["dot_general"], fold_transpose),
+    (["dot_general"], narrow_operands),
     (["dot_general"], outer_product),
     (["dot_general"], grouped_context),
     (["transpose"], transposed_result),

@@ -16,11 +16,11 @@ from disc_tf.remote.image import ImageError, check_image
 from disc_tf.remote.messages import message_class
 from disc_tf.remote.wire import WireError, check_elements
 from disc_tf.runtime.artifact import ABI_VERSION, Artifact, ArtifactError, pack, unpack
-from disc_tf.runtime.cpu import TARGET_FEATURES
+from disc_tf.runtime.cpu import ISA_FEATURES
 
 #: kind of an argument in a CompiledCluster -> in its artefact
 _KINDS = {"const": "const", "variable": "const", "host": "host", "device": "device"}
-_FEATURES = frozenset(f for features in TARGET_FEATURES.values() for f in features)
+_FEATURES = frozenset(f for features in ISA_FEATURES.values() for f in features)
 
 
 class CheckError(ValueError):
@@ -140,9 +140,9 @@ def _check_artifact(c: Any, a: Artifact, limits: ResultLimits) -> None:
         if len(check.message) > limits.name_bytes:
             raise CheckError(f"the message of a check has more than {limits.name_bytes} characters")
     for target in a.targets:
-        if target.isa not in TARGET_FEATURES:
+        if target.isa not in ISA_FEATURES:
             raise CheckError(f"instruction set {target.isa[:32]!r} is not known")
-        if not _FEATURES >= set(target.features) >= set(TARGET_FEATURES[target.isa]):
+        if not _FEATURES >= set(target.features) >= set(ISA_FEATURES[target.isa]):
             raise CheckError(f"the features of {target.isa} are not those that it needs")
         try:
             check_image(target.image, limits.executable_bytes)

@@ -89,8 +89,10 @@ def same_answer(expected: list[np.ndarray] | Failure, found: Any, what: str, tol
         assert not problem, f"{what}, result {i}: {problem}"
 
 
-def check_graph(c: Case, inputs: Sequence[Sequence[np.ndarray]], targets: Sequence[str], tol: Tolerance | None = None) -> None:
-    """Assert that interpreter and compiled code (for the last of ``targets``) agree with TF."""
+def check_graph(
+    c: Case, inputs: Sequence[Sequence[np.ndarray]], targets: Sequence[str], tol: Tolerance | None = None, *, isas: Sequence[str] = ()
+) -> None:
+    """Assert that interpreter and compiled code (for the last of ``targets``, or for each of ``isas``) agree with TF."""
     tol = tol or Tolerance()
     expected = [c.tf(arrays) for arrays in inputs]
     for arrays, e in zip(inputs, expected, strict=True):
@@ -100,15 +102,14 @@ def check_graph(c: Case, inputs: Sequence[Sequence[np.ndarray]], targets: Sequen
         except CheckFailed as failed:
             found = Failure(failed.code, failed.message)
         same_answer(e, found, f"interpreter at {[a.shape for a in arrays]}", tol)
-    executable = load_executable(compile_module(c.imported.module, list(targets)).executable, targets[-1])
-    try:
-        for arrays, e in zip(inputs, expected, strict=True):
-            found = run_executable(executable, c.feeds(arrays))
-            if not isinstance(found, Failure):
-                found = [found[i] for i in c.outputs]
-            same_answer(e, found, f"{targets[-1]} at {[a.shape for a in arrays]}", tol)
-    finally:
-        executable.close()
+    data = compile_module(c.imported.module, list(targets)).executable
+    for isa in isas or targets[-1:]:
+        with load_executable(data, isa) as executable:
+            for arrays, e in zip(inputs, expected, strict=True):
+                found = run_executable(executable, c.feeds(arrays))
+                if not isinstance(found, Failure):
+                    found = [found[i] for i in c.outputs]
+                same_answer(e, found, f"{isa} at {[a.shape for a in arrays]}", tol)
 
 
 def spec(dtype: str, *dims: int | None) -> Any:

@@ -14,6 +14,7 @@ from google.rpc import status_pb2
 
 from disc_tf.remote.canonical import renamed_text
 from disc_tf.remote.messages import message_class, new
+from disc_tf.runtime.cpu import with_extensions
 from disc_tf_server import errors
 from disc_tf_server.intake import Prepared, Threads
 from disc_tf_server.interfaces import BlobStore, Digest, Operation, ServiceError, Signer, State
@@ -181,7 +182,7 @@ class Delivery:
             known = await self._threads.run(self._identified, await self._results.content(made.space, made.result))
             self._identities.put(made.result, known, 100 + 80 * len(known[0]))
         artifacts, version = known
-        return await self._threads.run(signer.sign, artifacts, made.digest, version, made.targets)
+        return await self._threads.run(signer.sign, artifacts, made.digest, version, with_extensions(made.targets))
 
     def _identified(self, data: bytes) -> tuple[list[bytes], str]:
         result = message_class("CompileResult").FromString(data)

@@ -318,12 +318,13 @@ add(
     lambda b, x, y: b.dot_general(x, y, [1], [0], dtype=F32),
     tolerance=1e-5,
 )
-add(
-    "dot-i8-i32",
-    [(I8, [n, m]), (I8, [m, k])],
-    lambda b, x, y: b.dot_general(x, y, [1], [0], dtype=I32),
-    full_range,
-)
+for _left, _right in ((I8, I8), (U8, I8), (I8, U8), (U8, U8)):
+    add(
+        f"dot-{_left}-{_right}-i32",
+        [(_left, [n, m]), (_right, [m, k])],
+        lambda b, x, y: b.dot_general(x, y, [1], [0], dtype=I32),
+        full_range,
+    )
 
 _far = integers(-3, 9)
 for _dtype in (F32, BF16, I64, BOOL):

@@ -13,7 +13,7 @@ from disc_tf.ir.pass_manager import PassContext, PassManager
 from disc_tf.ir.types import DType, TensorType
 from disc_tf.passes.pipeline import PASSES, optimize
 
-F32, I32, BOOL = DType.F32, DType.I32, DType.BOOL
+F32, I8, I32, BOOL = DType.F32, DType.I8, DType.I32, DType.BOOL
 
 
 def build(args, body) -> Module:
@@ -181,6 +181,40 @@ def test_transposes_fold_into_dots_where_the_order_of_results_allows() -> None:
     three = (F32, ("a", "b", "n"))
     module = build([three, y], lambda b, x, w: b.dot_general(b.transpose(x, (1, 0, 2)), w, [2], [1]))
     assert run(module, "dot_canonicalize", "dce") == ["transpose", "dot_general"]
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "result", "narrow"),
+    [
+        (I8, I8, I32, True), (DType.U8, I8, I32, True), (DType.U8, DType.U8, I32, True), (DType.BF16, DType.BF16, F32, True),
+        (DType.I16, I8, I32, False), (DType.F16, DType.BF16, F32, False), (I32, I8, I32, False), (I8, I8, DType.I64, False),
+    ],
+)  # fmt: skip
+def test_products_of_widened_operands_are_of_the_narrow_ones(lhs: DType, rhs: DType, result: DType, narrow: bool) -> None:
+    """Through a reshape and a transpose too; the same numbers come out."""
+    args = [(lhs, ("m", 6)), (rhs, (5, 3, 2), "const")]
+
+    def body(b, x, w):
+        wide = b.reshape(b.transpose(b.convert(w, result), (1, 2, 0)), (6, 5))
+        return b.dot_general(b.convert(x, result), wide, [1], [0])
+
+    module, before = build(args, body), build(args, body)
+    names = run(module, "dot_canonicalize", "dce")
+    assert names.count("convert") == (0 if narrow else sum(t is not result for t in (lhs, rhs)))
+    (dot,) = (op for op in module.main.body.ops if op.name == "dot_general")
+    assert dot.result.dtype is result and [v.dtype for v in dot.operands] == ([lhs, rhs] if narrow else [result, result])
+    rng = np.random.default_rng(1)
+    data = [rng.integers(-100, 100, shape).astype(t.np) for t, shape in ((lhs, (4, 6)), (rhs, (5, 3, 2)))]
+    np.testing.assert_array_equal(evaluate(module.main, data)[0], evaluate(before.main, data)[0])
+
+
+@pytest.mark.parametrize(("most", "narrow"), [(127, True), (-128, True), (128, False), (-129, False)])
+def test_constants_that_are_bytes_are_no_hindrance(most: int, narrow: bool) -> None:
+    content = np.array([[1, most], [0, -5]], np.int32)
+    module = build([(DType.U8, ("m", 2))], lambda b, x: b.dot_general(b.convert(x, I32), b.constant(content), [1], [0]))
+    assert ("convert" not in run(module, "dot_canonicalize", "dce")) is narrow
+    x = np.array([[255, 3]], np.uint8)
+    np.testing.assert_array_equal(evaluate(module.main, [x])[0], x.astype(np.int32) @ content)
 
 
 def test_dots_of_one_operand_merge_with_their_biases() -> None:

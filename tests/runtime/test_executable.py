@@ -288,10 +288,19 @@ def test_equal_artefacts_share_an_image():
 
 
 def test_the_best_target_is_picked_and_can_be_capped():
-    data = pack(toy.artifact(name="targets", isas=("x86-64-v3", "x86-64-v2", "x86-64-v4")))
+    order = ("x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-vnni-bf16")
+    data = pack(toy.artifact(name="targets", isas=(*order[1::-1], *order[2:])))
     assert Executable.from_bytes(data).isa == host_isa()
-    set_target("x86-64-v2")
-    assert Executable.from_bytes(data).isa == "x86-64-v2"
+    for isa in order[: order.index(host_isa()) + 1]:
+        set_target(isa)
+        assert Executable.from_bytes(data).isa == isa
+
+
+def test_without_code_for_an_extension_the_next_best_is_picked():
+    data = pack(toy.artifact(name="no extension", isas=("x86-64-v2",)))
+    for isa in ("x86-64-v4-vnni-bf16", "x86-64-v4-vnni", "native", None):
+        set_target(isa)
+        assert Executable.from_bytes(data).isa == "x86-64-v2"
 
 
 def test_no_usable_target_is_said_at_load():

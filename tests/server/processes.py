@@ -20,17 +20,17 @@ ROOT = Path(__file__).parents[2]
 EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
-def product(prefix: str = "") -> bytes:
-    """softmax(a @ b)."""
+def product(prefix: str = "", dtype: int = 1) -> bytes:
+    """softmax(relu(a @ b)) of a TensorFlow dtype, f32 if not said."""
     graph = graph_message("GraphDef")()
     for name in ("a", "b"):
         node = graph.node.add(name=prefix + name, op="Placeholder")
-        node.attr["dtype"].type = 1
+        node.attr["dtype"].type = dtype
         for _ in range(2):
             node.attr["shape"].shape.dim.add(size=-1)
     for name, op, inputs in (("m", "MatMul", ("a", "b")), ("r", "Relu", ("m",)), ("y", "Softmax", ("r",))):
         node = graph.node.add(name=prefix + name, op=op, input=[prefix + i for i in inputs])
-        node.attr["T"].type = 1
+        node.attr["T"].type = dtype
     return serialized(graph)
 
 

@@ -17,7 +17,9 @@ from disc_tf_server.signing import trust_file
 
 from disc_tf.cli import main
 from disc_tf.frontend.tfproto import graph_from_bytes, serialized
+from disc_tf.remote.trust import TrustPolicy
 from disc_tf.runtime.artifact import unpack
+from disc_tf.runtime.executable import Executable
 from disc_tf.testing.tf_case import tensorflow
 from tests.runtime.signed import trusting
 from tests.server.harness import run
@@ -26,17 +28,19 @@ from tests.server.processes import product, server
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with keys.toml, trust.toml and model.pb, which a server with these keys made of in.pb."""
+    """A directory with keys.toml, trust.toml, and what a server with these keys made: model.pb of in.pb, narrow-out.pb of narrow.pb."""
     root = tmp_path_factory.mktemp("signed")
     assert signing(["new", str(root / "keys.toml"), "2026-11"]) == 0
     (root / "in.pb").write_bytes(product())
+    (root / "narrow.pb").write_bytes(product(dtype=14))
     (root / "trust.toml").write_text(trust_file(root / "keys.toml"))
 
     async def check() -> None:
         async with server(root / "data", "--signing-key", str(root / "keys.toml")) as (process, client):
-            command = ["optimize", str(root / "in.pb"), "-o", str(root / "model.pb"), "--remote", client.address, "--no-verify", "-q"]
-            code = await asyncio.to_thread(main, [*command, "--min-cluster-size", "1", "--trust-file", str(root / "trust.toml")])
-            assert code == 0
+            for source, to in (("in.pb", "model.pb"), ("narrow.pb", "narrow-out.pb")):
+                command = ["optimize", str(root / source), "-o", str(root / to), "--remote", client.address, "--no-verify", "-q"]
+                code = await asyncio.to_thread(main, [*command, "--min-cluster-size", "1", "--trust-file", str(root / "trust.toml")])
+                assert code == 0
             process.send_signal(signal.SIGTERM)
             await asyncio.wait_for(process.wait(), 30)
 
@@ -83,6 +87,16 @@ def test_signed_tampered_and_restored(made: Path, tmp_path: Path) -> None:
         # the way out: the original has no native code
         assert main(["restore", str(tmp_path / "bad.pb"), "-o", str(tmp_path / "back.pb")]) == 0
         np.testing.assert_array_equal(answer((tmp_path / "back.pb").read_bytes()), want)
+
+
+def test_code_for_an_extension_is_signed_with_its_target(made: Path) -> None:
+    """Nobody asks for extensions of a target by name: what is signed for the target is signed for them."""
+    data = launch(graph_from_bytes((made / "narrow-out.pb").read_bytes())).attr["executable"].s
+    artifact = unpack(data)
+    assert "x86-64-v4-vnni-bf16" in [t.isa for t in artifact.targets]
+    TrustPolicy.from_file(made / "trust.toml").check_code(artifact)
+    with trusting(made / "trust.toml"), Executable.from_bytes(data) as executable:
+        assert executable.isa in [t.isa for t in artifact.targets]
 
 
 def test_commands_say_who_signed(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

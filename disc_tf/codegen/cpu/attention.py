@@ -13,16 +13,19 @@ from collections.abc import Callable
 
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
+from disc_tf.codegen.cpu.dot_choice import attention_dot
+from disc_tf.codegen.cpu.dots import Dot
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.epilogue import emit_block, from_accumulator, sums_of
 from disc_tf.codegen.cpu.helpers.gemm import Strips, gemm_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
+from disc_tf.codegen.cpu.helpers.words import word_pack_symbol, word_rows_symbol
 from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, unravel
 from disc_tf.codegen.cpu.row_stage import RowStage
 from disc_tf.codegen.cpu.tiles import acc_dtype, acc_ty, tile_for
 from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import Ty, V, vec
+from disc_tf.codegen.llvm import Ty, V, const, vec
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion
 from disc_tf.fusion.views import View, merge_axes
@@ -75,6 +78,7 @@ class _Attention:
             tile_for(ctx.target, self.score_acc),
             tile_for(ctx.target, self.out_acc),
         )
+        self.words = attention_dot(fusion, ctx.target.dots, ctx.env)
         self.mr = min(self.score_tile.mr, self.out_tile.mr)
         self.batch = extent_of(self.views["q"].axes[:-2])
         self.m, self.d = self.views["q"].axes[-2].extent, self.views["q"].axes[-1].extent
@@ -95,15 +99,17 @@ class _Attention:
         score_points = Points(frame, self.fusion.attrs["score"], groups, ctx.env)
         out_points = Points(frame, self.fusion.attrs["region"], groups, ctx.env)
 
-        nr, out_nr = self.score_tile.nr, self.out_tile.nr
+        nr, out_nr, words = self.score_tile.nr, self.out_tile.nr, self.words
+        #: of sums over D and over the keys
+        d_steps, n_steps = (x if words is None else ceildiv(x, words.group) for x in (self.d, self.n))
         columns = ceildiv(self.n, nr) * nr
         # A pitch of an odd number of vectors: rows of the strip do not alias in the first-level cache.
         pitch_dim = columns + self.score_tile.lanes
         pitch = frame.dim(pitch_dim)
-        k_panels = frame.scratch_area(columns * self.d * k.dtype.bytes)
-        v_panels = frame.scratch_area(ceildiv(self.dv, out_nr) * out_nr * self.n * v.dtype.bytes)
+        k_panels = frame.scratch_area(columns * d_steps * (words or k.dtype).bytes)
+        v_panels = frame.scratch_area(ceildiv(self.dv, out_nr) * out_nr * n_steps * (words or v.dtype).bytes)
         strip = frame.scratch_area(pitch_dim * (self.mr * self.score_ty.bytes) + 64)
-        in_place = self.score_ty is self.out_ty
+        in_place = self.score_ty is self.out_ty and words is None
         probs = strip if in_place else frame.scratch_area(pitch_dim * (self.mr * self.out_ty.bytes) + 64)
         out_columns = ceildiv(self.dv, out_nr) * out_nr
         out_pitch = frame.dim(out_columns)
@@ -116,35 +122,32 @@ class _Attention:
         stage.buffers = [frame.scratch_area(buffer_bytes * together) for _ in stage.crossing]
         if stage.crossing:
             stage.buffer_bytes = frame.dim(buffer_bytes)
-        copy_q = not (q.contiguous and q.dtype.bits == self.score_ty.bits)
+        copy_q = not (q.contiguous and (q.dtype.bits == self.score_ty.bits if words is None else self._whole_words(words)))
         if copy_q:
-            q_pitch = frame.dim(ceildiv(self.d, 16) * 16 + 16)
-            q_rows = frame.scratch_area((ceildiv(self.d, 16) * 16 + 16) * (self.mr * self.score_ty.bytes))
-        qk_symbol, pv_symbol = gemm_symbol(self.score_acc, k.dtype), gemm_symbol(self.out_acc, v.dtype)
+            q_pitch = frame.dim(ceildiv(d_steps, 16) * 16 + 16)
+            q_rows = frame.scratch_area((ceildiv(d_steps, 16) * 16 + 16) * (self.mr * self.score_ty.bytes))
+        qk_symbol, pv_symbol = gemm_symbol(self.score_acc, words or k.dtype), gemm_symbol(self.out_acc, words or v.dtype)
+        copy_symbol = rows_symbol(q.dtype, self.score_acc) if words is None else word_rows_symbol(q.dtype, words)
+        steps_d, steps_n = frame.dim(d_steps), frame.dim(n_steps)
+        probs_elem = self.out_ty if words is None else lanes.mem_elem(self.probs.dtype)
+        probs_pitch = pitch if words is None else b.udiv(pitch, words.group)
+
+        def pack(x: _Operand, width: int) -> str:
+            return pack_symbol(x.elem.bits, width) if words is None else word_pack_symbol(x.dtype, words.group, width)
 
         def load_panels(batch: V) -> None:
-            frame.call(
-                pack_symbol(k.elem.bits, nr),
-                [k.at(frame, batch), k.column_stride, k.row_stride, k_panels, d, n],
-            )
-            frame.call(
-                pack_symbol(v.elem.bits, out_nr),
-                [v.at(frame, batch), v.row_stride, v.column_stride, v_panels, n, dv],
-            )
+            frame.call(pack(k, nr), [k.at(frame, batch), k.column_stride, k.row_stride, k_panels, d, n])
+            frame.call(pack(v, out_nr), [v.at(frame, batch), v.row_stride, v.column_stride, v_panels, n, dv])
 
         def one_strip(batch: V, lead: list[V], out_lead: list[V], first: V, count: V) -> None:
             rows = b.gep(q.at(frame, batch), b.mul(first, q.row_stride), q.elem)
             if copy_q:
-                frame.call(
-                    rows_symbol(q.dtype, self.score_acc),
-                    [rows, q.row_stride, q.column_stride, q_rows, q_pitch, count, d],
-                )
+                frame.call(copy_symbol, [rows, q.row_stride, q.column_stride, q_rows, q_pitch, count, d])
                 left, lda = q_rows, q_pitch
             else:
-                left, lda = rows, q.row_stride
-            frame.call(
-                qk_symbol, [left, lda, k_panels, b.i64(nr), b.mul(d, nr), strip, pitch, count, n, d, k_panels]
-            )
+                left, lda = rows, q.row_stride if words is None else b.udiv(q.row_stride, words.group)
+            panel = b.mul(steps_d, nr)
+            frame.call(qk_symbol, [left, lda, k_panels, b.i64(nr), panel, strip, pitch, count, n, steps_d, k_panels])
 
             def rows_together(i: V, _: list[V]) -> None:
                 # The strip has room for whole groups: rows beyond `count` hold anything, and nobody reads what becomes of them.
@@ -154,25 +157,15 @@ class _Attention:
                     [[*lead, *([x] if score_points.extents[1] else [])] for x in numbers],
                     n,
                     [self._seed(b.gep(strip, x, self.score_ty), self.qk.dtype, self.score_ty) for x in starts],
-                    [self._probs_writer(b.gep(probs, x, self.out_ty)) for x in starts],
+                    [self._probs_writer(b.gep(probs, x, probs_elem)) for x in starts],
                 )
+                for x in starts if words is not None else ():  # the last word of an odd number of keys
+                    b.store(const(0, probs_elem), b.gep(probs, b.add(x, n), probs_elem))
 
             b.loop(0, count, together, [], rows_together, "rows")
+            panel = b.mul(steps_n, out_nr)
             frame.call(
-                pv_symbol,
-                [
-                    probs,
-                    pitch,
-                    v_panels,
-                    b.i64(out_nr),
-                    b.mul(n, out_nr),
-                    tile,
-                    out_pitch,
-                    count,
-                    dv,
-                    n,
-                    v_panels,
-                ],
+                pv_symbol, [probs, probs_pitch, v_panels, b.i64(out_nr), panel, tile, out_pitch, count, dv, steps_n, v_panels]
             )
 
             sums = sums_of(b, tile, out_pitch, self.out_ty, self.pv.dtype)
@@ -191,11 +184,17 @@ class _Attention:
         b.loop(frame.begin, frame.end, 1, [b.i64(-1)], task, "task")
         return frame.kernel(self.fusion.name, self.batch * ceildiv(self.m, rows_each), self._grain(rows_each))
 
+    def _whole_words(self, words: Dot) -> bool:
+        """Whether rows of the queries are words as they lie."""
+        rows, columns = self.views["q"].axes[-2:]
+        return all(self.ctx.env.divides(words.group, x) is True for x in (rows.stride, columns.extent))
+
     def _grain(self, rows: int) -> Dim:
         """Tasks that make up a chunk, of multiply-adds; packing counts as four rows."""
         try:
             work = (dmin(self.m, rows) + 4) * self.n * (self.d + self.dv)
-            return grain(work, mac_ps(self.ctx.target.name, self.score_ty.bytes), PRODUCT_CHUNK_US)
+            ps = mac_ps(self.ctx.target.name, self.score_ty.bytes) / (1 if self.words is None else self.words.group)
+            return grain(work, ps, PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
 
@@ -212,6 +211,9 @@ class _Attention:
         dtype = self.probs.dtype
 
         def store(x: V, at: V) -> None:
+            if self.words is not None:
+                b.store(lanes.to_memory(b, dtype, x), b.gep(line, at, lanes.mem_elem(dtype)))
+                return
             if dtype.is_int and dtype.bits < self.out_ty.bits:
                 x = b.sext(x, self.out_ty) if dtype.is_signed else b.zext(x, self.out_ty)
             b.store(x, b.gep(line, at, self.out_ty))

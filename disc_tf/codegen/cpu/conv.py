@@ -20,11 +20,14 @@ from collections.abc import Callable
 
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import depthwise, lanes
+from disc_tf.codegen.cpu.dot_choice import FEW_FEATURES, conv_dot
+from disc_tf.codegen.cpu.dots import words_layout
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.epilogue import emit_block, sums_of
 from disc_tf.codegen.cpu.expand import Expansion
 from disc_tf.codegen.cpu.helpers.conv import conv_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
+from disc_tf.codegen.cpu.helpers.words import word_rows_symbol
 from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, grid_order, known, more_rows, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
@@ -39,8 +42,6 @@ from disc_tf.tuning.table import columns_of
 
 #: pixels of a block of a line, about; a multiple of the tile's rows
 _PIXELS = 72
-#: features up to which they are summed one at a time
-_FEW = 2
 
 
 @emitter("conv")
@@ -127,14 +128,15 @@ class _Conv:
         self.features = features if self.groups == 1 or self.depthwise else features // self.groups
         self.blocks = 1 if self.depthwise else self.groups
         #: so few features that lanes along them would be idle: lanes lie along the window's runs instead
-        self.few = self.groups == 1 and features.is_static and int(features) <= _FEW
+        self.few = self.groups == 1 and features.is_static and int(features) <= FEW_FEATURES
         self.nr = 1 if self.few else self.tile.nr
         self.taps = 1
         for axis in self.outer:
             self.taps *= axis.window
         env = ctx.env
         self.contiguous = env.is_equal(self.line.step, self.channels) is True
-        same = self.stored.bits == self.ty.bits
+        self.words = conv_dot(fusion, self.target.dots, env) if self.rhs.source in ctx.params else None
+        same = self.stored.bits == self.ty.bits or self.words is not None
         #: whether pixels can be read where they lie
         self.in_place = same and self.line.spread == 1 and (self.contiguous or self.line.window == 1)
         self.k_axes = merge_axes(self.rhs.axes[:-1], env)
@@ -159,7 +161,13 @@ class _Conv:
             return None
         axes = (self.k_axes[0] if self.k_axes else Axis(ONE, ONE), view.axes[-1])
         layout = ("panel", 1) if self.few else panel_layout(self.target, self.acc)
+        layout = layout if self.words is None else words_layout(self.words, self.nr)
         return self.ctx.prepared(View(view.source, view.offset, axes), layout)
+
+    @property
+    def unit(self) -> int:
+        """Elements that a step of the sum takes."""
+        return 1 if self.words is None else self.words.group
 
     @property
     def block_columns(self) -> int:
@@ -262,7 +270,7 @@ class _Conv:
             else:
                 points = dmin(self.line.out, self.block_pixels) * self.target.tuning.conv.lines
                 work = points * (self.taps * self.line.window * self.channels) * columns
-            return grain(work, mac_ps(self.target.name, self.ty.bytes), PRODUCT_CHUNK_US)
+            return grain(work, mac_ps(self.target.name, self.ty.bytes) / self.unit, PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
 
@@ -270,6 +278,8 @@ class _Conv:
         """Ask for buffers and scratch while at the top level."""
         frame, line = self.frame, self.line
         self.elem = lanes.mem_elem(self.stored)
+        #: elements of a copy of pixels
+        self.copied = self.ty if self.words is None else self.elem
         if self.before is None:
             self.x_base = frame.view_start(self.lhs, self.elem)
             self.x_image = frame.dim(self.lhs.axes[0].stride)
@@ -350,27 +360,26 @@ class _Conv:
                 return [b.gep(row, b.mul(first, self.frame.dim(line.step)), self.elem)]
 
             def copy() -> list[V]:
-                dst = b.gep(self.copy_area, b.mul(tap, self.copy_pitch), self.ty)
+                dst = b.gep(self.copy_area, b.mul(tap, self.copy_pitch), self.copied)
                 self._copy_row(row, dst, first, b.add(b.sub(last, first), 1))
                 return [dst]
 
             return b.if_else(inside, direct, copy)[0]
 
         self._rows(number, block, b.mul(block.group, self.channels_v), place)
-        pitch = self.channels_v
+        pitch = channels = b.udiv(self.channels_v, self.unit)
         if self.in_place and not self.contiguous:
-            pitch = b.select(inside, self.frame.dim(line.step), self.channels_v)
-        channels = self.channels_v
+            pitch = b.select(inside, b.udiv(self.frame.dim(line.step), self.unit), channels)
         if self.merged:
             runs, k, step = b.i64(1), b.mul(channels, line.window), b.i64(0)
         else:
             runs, k, step = b.i64(line.window), channels, b.mul(pitch, line.dilation)
         if self.whole_k:
-            b_run, panel = b.mul(channels, nr), b.mul(self.frame.dim(self.k_total), nr)
+            b_run, panel = b.mul(channels, nr), b.mul(b.udiv(self.frame.dim(self.k_total), self.unit), nr)
         else:
             b_run, panel = b.mul(channels, self.block_columns), b.mul(channels, nr)
         self.frame.call(
-            conv_symbol(self.acc, self.stored, few=self.few, single=self.taps == 1 and (self.merged or line.window == 1)),
+            conv_symbol(self.acc, self.words or self.stored, few=self.few, single=self.taps == 1 and (self.merged or line.window == 1)),
             [
                 self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
                 panel, self.block_area, b.i64(self.block_columns), self.part_area, block.pixels, block.columns,
@@ -410,7 +419,7 @@ class _Conv:
             high = b.smax(b.smin(stop, extent), low)
             self._zeros(dst, b.mul(b.sub(low, first), channels))
             self._zeros(
-                b.gep(dst, b.mul(b.sub(high, first), channels), self.ty), b.mul(b.sub(stop, high), channels)
+                b.gep(dst, b.mul(b.sub(high, first), channels), self.copied), b.mul(b.sub(stop, high), channels)
             )
             at, count, pitch = b.sub(low, first), b.sub(high, low), channels
         else:
@@ -420,20 +429,21 @@ class _Conv:
             high = b.smin(b.udiv(b.add(b.smax(stop, b.i64(0)), spread - 1), spread), extent)
             at, count, pitch = b.sub(b.mul(low, spread), first), b.sub(high, low), b.mul(channels, spread)
         src = b.gep(row, b.mul(low, self.frame.dim(line.step)), self.elem)
-        out = b.gep(dst, b.mul(at, channels), self.ty)
+        out = b.gep(dst, b.mul(at, channels), self.copied)
         one, zero = b.i64(1), b.i64(0)
+        symbol = rows_symbol(self.stored, self.acc) if self.words is None else word_rows_symbol(self.stored, self.words)
         if self.contiguous and line.spread == 1:
             args = [src, zero, one, out, zero, one, b.mul(count, channels)]
         else:
-            args = [src, self.frame.dim(line.step), one, out, pitch, b.smax(count, zero), channels]
-        self.frame.call(rows_symbol(self.stored, self.acc), args)
+            args = [src, self.frame.dim(line.step), one, out, b.udiv(pitch, self.unit), b.smax(count, zero), channels]
+        self.frame.call(symbol, args)
 
     def _zeros(self, p: V, count: V) -> None:
         b, width = self.b, self.tile.lanes
         main = b.and_(count, -width)
-        wide, single = const(0, vec(self.ty, width)), const(0, self.ty)
-        b.loop(0, main, width, [], lambda i, _: b.store(wide, b.gep(p, i, self.ty)))
-        b.loop(main, count, 1, [], lambda i, _: b.store(single, b.gep(p, i, self.ty)))
+        wide, single = const(0, vec(self.copied, width)), const(0, self.copied)
+        b.loop(0, main, width, [], lambda i, _: b.store(wide, b.gep(p, i, self.copied)))
+        b.loop(main, count, 1, [], lambda i, _: b.store(single, b.gep(p, i, self.copied)))
 
     # -- epilogue --------------------------------------------------------------------------------------
 

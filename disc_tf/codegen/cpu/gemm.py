@@ -22,15 +22,18 @@ import itertools
 
 from disc_tf.codegen.context import EmitContext
 from disc_tf.codegen.cpu import lanes
+from disc_tf.codegen.cpu.dot_choice import is_prepared, least_rows, product_dot
+from disc_tf.codegen.cpu.dots import Dot, in_words, words_layout
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.epilogue import emit_block, sums_of
 from disc_tf.codegen.cpu.helpers.gemm import K_WHOLE, Strips, gemm_symbol, k_blocks, strips_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
+from disc_tf.codegen.cpu.helpers.words import word_pack_symbol, word_rows_symbol
 from disc_tf.codegen.cpu.points import Points
 from disc_tf.codegen.cpu.product_frame import ONE, ProductFrame, Run, extent_of, grid_order, known, more_rows, unravel
 from disc_tf.codegen.cpu.tiles import Tile, acc_dtype, acc_ty, panel_layout, tile_for
-from disc_tf.codegen.kernel import Kernel, Variant
-from disc_tf.codegen.llvm import I1, I8, V, const
+from disc_tf.codegen.kernel import Guard, Kernel, Variant
+from disc_tf.codegen.llvm import I1, I8, I32, V, const
 from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View, merge_axes
@@ -51,7 +54,13 @@ def emit_gemm(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
 
     ValueError for element types without a product (bool).
     """
-    return [Variant(None, (_Gemm(fusion, ctx).emit(),))]
+    dot = product_dot(fusion, ctx.target.dots, ctx.env)
+    product = _Gemm(fusion, ctx, dot)
+    kernel = product.emit()
+    if dot is None or is_prepared(fusion):
+        return [Variant(None, (kernel,))]
+    few = Guard(((product.m, "lt", Dim.of(least_rows(dot))),))
+    return [Variant(few, (_Gemm(fusion, ctx, None).emit(),)), Variant(None, (kernel,))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +81,8 @@ def _unit(axes: list[Axis], ctx: EmitContext) -> bool:
 class _Gemm:
     """Emits one fusion."""
 
-    def __init__(self, fusion: Fusion, ctx: EmitContext) -> None:
-        self.fusion, self.ctx, self.target = fusion, ctx, ctx.target
+    def __init__(self, fusion: Fusion, ctx: EmitContext, words: Dot | None) -> None:
+        self.fusion, self.ctx, self.target, self.words = fusion, ctx, ctx.target, words
         dot = fusion.attrs["dot"]
         self.dot: Value = dot.result
         self.region: Region = fusion.attrs["region"]
@@ -87,19 +96,14 @@ class _Gemm:
         env = ctx.env
         self.batch, self.m = extent_of(lhs.axes[:nb]), extent_of(lhs.axes[nb : nb + nm])
         self.k, self.n = extent_of(lhs.axes[nb + nm :]), extent_of(rhs.axes[nb + nk :])
-        self.lhs = _Role(
-            lhs,
-            merge_axes(lhs.axes[:nb], env),
-            merge_axes(lhs.axes[nb : nb + nm], env),
-            merge_axes(lhs.axes[nb + nm :], env),
-        )
-        self.rhs = _Role(
-            rhs,
-            merge_axes(rhs.axes[:nb], env),
-            merge_axes(rhs.axes[nb : nb + nk], env),
-            merge_axes(rhs.axes[nb + nk :], env),
+        #: steps of the sum, and rows of a panel before the first
+        self.steps, self.starts = (self.k, 0) if words is None else (ceildiv(self.k, words.group), words.starts)
+        self.lhs, self.rhs = (
+            _Role(view, *(merge_axes(part, env) for part in (view.axes[:nb], view.axes[nb : nb + n], view.axes[nb + n :])))
+            for view, n in ((lhs, nm), (rhs, nk))
         )
         same = self.lhs_dtype.bits == self.ty.bits and self.lhs_dtype.is_float == self.acc.is_float
+        same = same if words is None else self._whole_words()
         self.copy_lhs = not (same and len(self.lhs.outer) <= 1 and _unit(self.lhs.inner, ctx))
         self.packed = self._prepared()
         self.frame = ProductFrame(ctx)
@@ -107,6 +111,12 @@ class _Gemm:
 
     # -- what is decided before any code
     # ----------------------------------------------------------------------
+
+    def _whole_words(self) -> bool:
+        """Whether rows of the left operand are words as they lie."""
+        group = self.words.group if self.words is not None else 1
+        pitches = [axis.stride for axis in self.lhs.outer]
+        return self.lhs_dtype.bits * group == 32 and all(self.ctx.env.divides(group, d) is True for d in (self.k, *pitches))
 
     def _prepared(self) -> PrepareEntry | None:
         """The prepared panels of a constant right operand, where its axes are a matrix."""
@@ -116,7 +126,8 @@ class _Gemm:
         if self.rhs.batch or len(self.rhs.inner) > 1 or len(self.rhs.outer) > 1:
             return None
         axes = tuple(axes[0] if axes else Axis(ONE, ONE) for axes in (self.rhs.outer, self.rhs.inner))
-        return self.ctx.prepared(View(view.source, view.offset, axes), panel_layout(self.target, self.acc))
+        layout = panel_layout(self.target, self.acc) if self.words is None else words_layout(self.words, self.tile.nr)
+        return self.ctx.prepared(View(view.source, view.offset, axes), layout)
 
     @property
     def block_columns(self) -> int:
@@ -174,8 +185,12 @@ class _Gemm:
 
     def emit(self) -> Kernel:
         frame, b = self.frame, self.b
-        m, n, k = frame.dim(self.m), frame.dim(self.n), frame.dim(self.k)
-        self.m_v, self.n_v, self.k_v = m, n, k
+        m, n = frame.dim(self.m), frame.dim(self.n)
+        self.m_v, self.n_v, self.k_v = m, n, frame.dim(self.k)
+        self.steps_v = self.k_v if self.words is None else self.words.steps(b, self.k_v)
+        #: what panels hold; its type there
+        self.stored = self.rhs_dtype if self.words is None else self.words
+        self.elem = lanes.mem_elem(self.rhs_dtype) if self.words is None else I32
         self.parts = self._row_parts()
         base = frame.dim(self._row_blocks())
         rb = base if self.parts == 1 else b.mul(base, frame.dim(self.parts))
@@ -186,7 +201,7 @@ class _Gemm:
         points = None if direct is not None else Points(frame, self.region, self.groups[:3], self.ctx.env)
         out = self._direct_place(direct) if direct is not None else None
         self.ldc = b.i64(self.block_columns)
-        strip = self.packed is not None and self.k.is_static and int(self.k) <= K_WHOLE
+        strip = self.packed is not None and self.steps.is_static and int(self.steps) <= K_WHOLE
         block_rows = self.tile.mr if strip else self.block_rows
         whole = block_rows * self.block_columns + 2 * self.tile.lanes
         block = frame.scratch_area(whole * self.ty.bytes if direct is None else 0)
@@ -257,7 +272,8 @@ class _Gemm:
         try:
             rows = dmin(self.m, self.block_rows)
             work = ((rows if self.parts == 1 else ceildiv(rows, self.parts)) + 8) * self.k * dmin(self.n, self.block_columns)
-            return grain(work, mac_ps(self.target.name, self.ty.bytes), PRODUCT_CHUNK_US)
+            ps = mac_ps(self.target.name, self.ty.bytes) / (1 if self.words is None else self.words.group)
+            return grain(work, ps, PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
 
@@ -269,9 +285,8 @@ class _Gemm:
             Run.of(frame, axes) for axes in (lhs.batch, lhs.outer, lhs.inner)
         )
         if self.copy_lhs:
-            pitch = (
-                ceildiv(self.k, 16) * 16 + 16
-            )  # an odd number of cache lines: rows do not alias in the first-level cache
+            # an odd number of cache lines: rows do not alias in the first-level cache
+            pitch = ceildiv(self.steps, 16) * 16 + 16
             self.a_pitch = frame.dim(pitch)
             self.a_copy = frame.scratch_area(pitch * (self.block_rows * self.ty.bytes))
         if self.packed is not None:
@@ -281,7 +296,7 @@ class _Gemm:
         self.b_batch, self.b_inner, self.b_columns = (
             Run.of(frame, axes) for axes in (rhs.batch, rhs.outer, rhs.inner)
         )
-        self.b_copy = frame.scratch_area(self.k * (self.block_columns * self.rhs_dtype.bytes))
+        self.b_copy = frame.scratch_area((self.steps + self.starts) * (self.block_columns * self.stored.bytes))
 
     def _direct_place(self, view: View):
         frame, b = self.frame, self.b
@@ -303,27 +318,18 @@ class _Gemm:
         where needed."""
         b = self.b
         base = b.gep(self.a_base, self.a_batch.offset(b, batch), lanes.mem_elem(self.lhs_dtype))
-        if not self.copy_lhs:
-            return b.gep(base, b.mul(m0, self.a_rows.stride), self.ty), self.a_rows.stride
-        symbol = rows_symbol(self.lhs_dtype, self.acc)
         elem = lanes.mem_elem(self.lhs_dtype)
+        if not self.copy_lhs:
+            start, pitch = b.gep(base, b.mul(m0, self.a_rows.stride), elem), self.a_rows.stride
+            return start, pitch if self.words is None else b.udiv(pitch, self.words.group)
+        symbol = rows_symbol(self.lhs_dtype, self.acc) if self.words is None else word_rows_symbol(self.lhs_dtype, self.words)
         whole = self.a_rows.single and self.a_inner.single
 
         def copy() -> None:
             if whole:
                 start = b.gep(base, b.mul(m0, self.a_rows.stride), elem)
-                self.frame.call(
-                    symbol,
-                    [
-                        start,
-                        self.a_rows.stride,
-                        self.a_inner.stride,
-                        self.a_copy,
-                        self.a_pitch,
-                        rows,
-                        self.k_v,
-                    ],
-                )
+                args = [start, self.a_rows.stride, self.a_inner.stride, self.a_copy, self.a_pitch, rows, self.k_v]
+                self.frame.call(symbol, args)
                 return
 
             def row(i: V, _: list[V]) -> None:
@@ -348,46 +354,28 @@ class _Gemm:
         for e in outer:
             count = b.mul(count, e)
         prefix = Run(outer, inner.strides[:-1])
+        to = self.ty if self.words is None else lanes.mem_elem(in_words(self.lhs_dtype, self.words))
 
         def run(r: V, _: list[V]) -> None:
             src = b.gep(start, prefix.offset(b, r), lanes.mem_elem(self.lhs_dtype))
-            self.frame.call(
-                symbol,
-                [
-                    src,
-                    b.i64(0),
-                    inner.strides[-1],
-                    b.gep(dst, b.mul(r, last), self.ty),
-                    b.i64(0),
-                    b.i64(1),
-                    last,
-                ],
-            )
+            zero = b.i64(0)
+            self.frame.call(symbol, [src, zero, inner.strides[-1], b.gep(dst, b.mul(r, last), to), zero, b.i64(1), last])
 
         b.loop(0, count, 1, [], run)
 
     def _strip_by_strip(
-        self,
-        points: Points | None,
-        batch: V,
-        m0: V,
-        n0: V,
-        rows: V,
-        columns: V,
-        a: V,
-        lda: V,
-        c: V,
-        ldc: V,
+        self, points: Points | None, batch: V, m0: V, n0: V, rows: V, columns: V, a: V, lda: V, c: V, ldc: V
     ) -> None:
         """The product of the task with prepared panels, and the epilogue of every strip of rows as soon as its sums are
         complete: they are still in the first-level cache, and the stores drain while the next strip is multiplied."""
-        b, nr, k = self.b, self.tile.nr, self.k_v
-        symbol, elem = strips_symbol(self.acc, self.rhs_dtype), lanes.mem_elem(self.rhs_dtype)
-        panel, width = b.mul(k, nr), b.i64(nr)
-        here = b.gep(self.b_base, b.mul(n0, k), elem)
+        b, nr, k, elem = self.b, self.tile.nr, self.steps_v, self.elem
+        symbol, column = strips_symbol(self.acc, self.stored), b.add(k, self.starts)
+        panel, width = b.mul(column, nr), b.i64(nr)
+        base = b.gep(self.b_base, self.starts * nr, elem)
+        here = b.gep(base, b.mul(n0, column), elem)
         after = b.add(n0, self.block_columns)
         again = b.select(self.by_rows, b.i64(0), n0)  # the next block of rows begins anew, or has the same columns
-        ahead = b.gep(self.b_base, b.mul(b.select(b.icmp("slt", after, self.n_v), after, again), k), elem)
+        ahead = b.gep(base, b.mul(b.select(b.icmp("slt", after, self.n_v), after, again), column), elem)
         blocks, block = k_blocks(b, k)
         strips = Strips.of(b, rows, self.tile.mr)
         pace = strips.pace(b, nr * elem.bytes)
@@ -425,17 +413,16 @@ class _Gemm:
         """The product of the task; returns which block of B lies packed in scratch afterwards (-1: none). ``whole_rows``: of the block
         that its rows are of."""
         b, nr = self.b, self.tile.nr
-        symbol = gemm_symbol(self.acc, self.rhs_dtype)
+        symbol = gemm_symbol(self.acc, self.stored)
         elem = lanes.mem_elem(self.rhs_dtype)
-        k = self.k_v
-        panel = b.mul(k, nr)
+        k = self.steps_v
+        panel = b.mul(b.add(k, self.starts), nr)
+        packed = b.gep(self.b_copy, self.starts * nr, self.elem)
         base = b.gep(self.b_base, self.b_batch.offset(b, batch), elem)
 
         def pack_then_multiply() -> list[V]:
             b.if_then(b.icmp("ne", b_id, held), lambda: self._pack(base, n0, columns) and None)
-            self.frame.call(
-                symbol, [a, lda, self.b_copy, b.i64(nr), panel, c, ldc, rows, columns, k, self.b_copy]
-            )
+            self.frame.call(symbol, [a, lda, packed, b.i64(nr), panel, c, ldc, rows, columns, k, packed])
             return [b_id]
 
         def in_place() -> list[V]:
@@ -450,28 +437,14 @@ class _Gemm:
                     pack_symbol(elem.bits, nr),
                     [b.gep(start, whole, elem), ldb, b.i64(1), self.b_copy, k, left],
                 )
-                self.frame.call(
-                    symbol,
-                    [
-                        a,
-                        lda,
-                        self.b_copy,
-                        b.i64(nr),
-                        panel,
-                        b.gep(c, whole, self.ty),
-                        ldc,
-                        rows,
-                        left,
-                        k,
-                        self.b_copy,
-                    ],
-                )
+                place = b.gep(c, whole, self.ty)
+                self.frame.call(symbol, [a, lda, self.b_copy, b.i64(nr), panel, place, ldc, rows, left, k, self.b_copy])
 
             b.if_then(b.icmp("slt", whole, columns), lambda: tail() and None)
             return [b.i64(-1)]
 
         contiguous = self.b_inner.single and _unit(self.rhs.inner, self.ctx)
-        if not contiguous:
+        if not contiguous or self.words is not None:
             return pack_then_multiply()[0]
         return b.if_else(self._worth_packing(rows, whole_rows), pack_then_multiply, in_place)[0]
 
@@ -481,8 +454,9 @@ class _Gemm:
         elem = lanes.mem_elem(self.rhs_dtype)
         if self.b_inner.single and self.b_columns.single:
             start = b.gep(base, b.mul(n0, self.b_columns.stride), elem)
+            words = self.words
             self.frame.call(
-                pack_symbol(elem.bits, nr),
+                pack_symbol(elem.bits, nr) if words is None else word_pack_symbol(self.rhs_dtype, words.group, nr),
                 [start, self.b_inner.stride, self.b_columns.stride, self.b_copy, self.k_v, columns],
             )
             return

@@ -315,7 +315,9 @@ def _scan_reference(op: Op, inputs: Sequence[np.ndarray], ctx: EvalContext) -> l
 
 def _infer_dot(i: InferInput) -> list[Type]:
     a, b = i.tensors()
-    dtype = i.same_dtype((a, b))
+    given = i.result[0].dtype if i.result is not None and isinstance(i.result[0], TensorType) else None
+    bytes_ = given is DType.I32 and all(t.dtype in (DType.I8, DType.U8) for t in (a, b))
+    dtype = DType.I32 if bytes_ else i.same_dtype((a, b))
     if dtype == DType.BOOL:
         raise i.fail("dot product of bool")
     lb, rb, lc, rc = (i.attrs[k] for k in _DOT_ATTRS)
@@ -328,11 +330,10 @@ def _infer_dot(i: InferInput) -> list[Type]:
     left = [d for k, d in enumerate(a.dims) if k not in lb + lc]
     right = [d for k, d in enumerate(b.dims) if k not in rb + rc]
     result = TensorType(dtype, (*batch, *left, *right))
-    if i.result is not None and isinstance(i.result[0], TensorType):
-        chosen = i.result[0].dtype
-        if chosen != dtype and (chosen.kind != dtype.kind or chosen.bits < dtype.bits):
-            raise i.fail(f"cannot accumulate {dtype} in {chosen}")
-        result = result.with_dtype(chosen)
+    if given is not None:
+        if given != dtype and (given.kind != dtype.kind or given.bits < dtype.bits):
+            raise i.fail(f"cannot accumulate {dtype} in {given}")
+        result = result.with_dtype(given)
     return [result]
 
 

@@ -440,11 +440,14 @@ def _dot_general(x: _FunctionExporter, op: Op) -> None:
     keys = ("lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting")
     numbers = ", ".join(f"{k}_dimensions = {integers(op.attrs[k])}" for k in keys)
     precision = "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
-    x.plain(
-        op,
-        "stablehlo.dot_general",
-        f"dot_dimension_numbers = #stablehlo.dot<{numbers}>, precision_config = {precision}",
-    )
+    attrs = f"dot_dimension_numbers = #stablehlo.dot<{numbers}>, precision_config = {precision}"
+    if all(v.dtype.kind == op.result.dtype.kind for v in op.operands):
+        x.plain(op, "stablehlo.dot_general", attrs)
+        return
+    # StableHLO has no product of signed by unsigned bytes: they are converted first.
+    wide = [(v, x.type(v.tensor.with_dtype(op.result.dtype))) for v in op.operands]
+    inputs = [(x.emit(f'"stablehlo.convert"({x.names[v]}) : ({x.type(v.type)}) -> {kind}'), kind) for v, kind in wide]
+    x.plain(op, "stablehlo.dot_general", attrs, inputs, ())
 
 
 @_handles("convolution")

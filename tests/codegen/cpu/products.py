@@ -7,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from disc_tf.codegen.cpu.target import TARGETS, CpuTarget
+from disc_tf.codegen.cpu.target import TARGETS, V4_VNNI, V4_VNNI_BF16, CpuTarget
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import PrepareEntry
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import ArgInfo, Function, Value
 from disc_tf.ir.types import DType, TensorType
+from disc_tf.runtime.cpu import cpu_flags
 from disc_tf.testing.kernel_runner import CompiledFusion
+from disc_tf.testing.panels import panels_of
 
 
 def host_targets() -> list[CpuTarget]:
@@ -22,6 +24,15 @@ def host_targets() -> list[CpuTarget]:
         flags = next(set(line.split()) for line in f if line.startswith("flags"))
     needed = {"x86-64-v2": "sse4_2", "x86-64-v3": "avx2", "x86-64-v4": "avx512dq"}
     return [t for name, t in TARGETS.items() if needed[name] in flags]
+
+
+#: extensions of v4, whether this machine has them or not
+DOT_TARGETS = (V4_VNNI, V4_VNNI_BF16)
+
+
+def lacks(target: CpuTarget) -> list[str]:
+    """The features of an extension that this machine does not have."""
+    return sorted({"avx512dq", *target.dots} - cpu_flags())
 
 
 class Case:
@@ -42,15 +53,6 @@ class Case:
         return CompiledFusion(fusions[0], self.fn, target)
 
 
-def pack_panels(matrix: np.ndarray, width: int) -> np.ndarray:
-    """The panel layout in numpy: ceil(n / width) panels of k x width, zero filled."""
-    k, n = matrix.shape
-    panels = -(-n // width)
-    out = np.zeros((k, panels * width), matrix.dtype)
-    out[:, :n] = matrix
-    return np.ascontiguousarray(out.reshape(k, panels, width).transpose(1, 0, 2)).reshape(-1)
-
-
 def prepared(compiled: CompiledFusion, arrays: Mapping[Value, np.ndarray]) -> dict[PrepareEntry, np.ndarray]:
     """The content of the prepared entries of the kernel."""
     out = {}
@@ -65,7 +67,7 @@ def prepared(compiled: CompiledFusion, arrays: Mapping[Value, np.ndarray]) -> di
                         + int(k.stride) * np.arange(int(k.extent))[:, None]
                         + int(n.stride) * np.arange(int(n.extent))
                     )
-                    out[buffer] = aligned(pack_panels(flat[index], buffer.layout[1]))
+                    out[buffer] = aligned(panels_of(flat[index], buffer.layout))
     return out
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from disc_tf.codegen.cpu.target import V4_VNNI_BF16
 from disc_tf.ir.builder import Builder
 from disc_tf.ir.core import Value
 from disc_tf.ir.types import DType
-from tests.codegen.cpu.products import Case, host_targets, random
+from tests.codegen.cpu.products import Case, host_targets, lacks, random
 
 TARGETS = host_targets()
 TOLERANCE = {DType.F32: 2e-5, DType.F64: 1e-12, DType.BF16: 5e-2, DType.F16: 8e-3}
@@ -57,8 +58,16 @@ def reference(q, k, v, mask=None, scale=1.0) -> np.ndarray:
         return np.einsum("bhst,bhtd->bhsd", e / e.sum(-1, keepdims=True), v).transpose(0, 2, 1, 3)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=ids)
-@pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+def _types():
+    """All types for all targets, and bf16 for the instructions that it has of its own."""
+    for dtype in TOLERANCE:
+        for target in TARGETS:
+            yield pytest.param(target, dtype, id=f"{dtype}-{target.isa}")
+    skip = pytest.mark.skipif(bool(lacks(V4_VNNI_BF16)), reason=f"this CPU has no {', '.join(lacks(V4_VNNI_BF16))}")
+    yield pytest.param(V4_VNNI_BF16, DType.BF16, id=f"bf16-{V4_VNNI_BF16.isa}", marks=skip)
+
+
+@pytest.mark.parametrize(("target", "dtype"), _types())
 @pytest.mark.parametrize("mask", list(MASKS))
 def test_masked_softmax(target, dtype, mask):
     rng = np.random.default_rng(3)
@@ -71,6 +80,7 @@ def test_masked_softmax(target, dtype, mask):
         m = c.arg(dtype, MASKS[mask])
         s = c.b.add(s, c.b.broadcast_in_dim(m, s.dims, range(4)))
     f = c.compile(target, "attention", [output(c, softmax(c.b, s), vt)])
+    assert ("dpbf16ps" in f.text) == bool(target.dots)
     for i, (n, t) in enumerate(LENGTHS):
         if n * t > 20000 and (dtype is not DType.F32 or mask not in ("none", "keys")):
             continue
@@ -98,6 +108,26 @@ def test_masked_softmax(target, dtype, mask):
         if n < 200:
             (again,) = f(arrays, sizes, split=1)
             assert got.tobytes() == again.tobytes()
+
+
+@pytest.mark.skipif(bool(lacks(V4_VNNI_BF16)), reason=f"this CPU has no {', '.join(lacks(V4_VNNI_BF16))}")
+@pytest.mark.parametrize("size", [64, 26, 7])
+def test_queries_of_bf16_in_place_and_copied(size):
+    """A known head size: rows are whole words or not."""
+    rng = np.random.default_rng(4)
+    c = Case()
+    args = [c.arg(DType.BF16, ("b", n, 3, size)) for n in ("s", "t", "t")]
+    qt, kt, vt = (c.b.transpose(x, (0, 2, 1, 3)) for x in args)
+    s = scores(c, qt, kt)
+    s = c.b.multiply(s, c.b.full(0.125, DType.BF16, s.dims))
+    f = c.compile(V4_VNNI_BF16, "attention", [output(c, softmax(c.b, s), vt)])
+    for rows, keys in ((1, 1), (9, 13), (40, 51)):
+        sizes = {"b": 2, "s": rows, "t": keys}
+        arrays = {x: random(rng, DType.BF16, [d.evaluate(sizes) for d in x.dims]) for x in args}
+        (got,) = f(arrays, sizes)
+        tolerance = TOLERANCE[DType.BF16]
+        want = reference(*(arrays[x] for x in args), scale=0.125)
+        np.testing.assert_allclose(got.astype(np.float64), want, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=ids)

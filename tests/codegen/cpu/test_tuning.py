@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from disc_tf.codegen.cpu.target import CpuTarget, target_named
+from disc_tf.codegen.cpu.target import V4_VNNI_BF16, CpuTarget, target_named
 from disc_tf.codegen.cpu.tiles import acc_dtype, tile_for
 from disc_tf.ir.dims import Dim
 from disc_tf.ir.types import DType
 from disc_tf.tuning import ColumnRule, ConvTable, GemmTable, PartRule, Table
 from disc_tf.tuning.table import BLOCK_ROWS, TILES
-from tests.codegen.cpu.products import Case, host_targets, prepared, random
+from tests.codegen.cpu.products import Case, host_targets, lacks, prepared, random
 from tests.codegen.cpu.test_conv import CONVS, SIZES, extents
 
 TARGETS = host_targets()
@@ -67,6 +67,9 @@ def _products():
         for i, case in enumerate(PRODUCTS):
             name = "-".join(map(str, (target.name, *case)))
             yield pytest.param(target, *case, id=name, marks=() if target is TARGETS[-1] and i < 2 else pytest.mark.slow)
+    skip = pytest.mark.skipif(bool(lacks(V4_VNNI_BF16)), reason=f"this CPU has no {', '.join(lacks(V4_VNNI_BF16))}")
+    for case in ((DType.BF16, 50, 2100, "const"), (DType.BF16, "n", "k", "device"), (DType.I8, 50, 37, "const")):
+        yield pytest.param(V4_VNNI_BF16, *case, id="-".join(map(str, ("words", *case))), marks=[skip, pytest.mark.slow])
 
 
 @pytest.mark.parametrize(("target", "dtype", "n", "k", "kind"), _products())

@@ -97,6 +97,17 @@ TEST(targets_are_chosen_by_what_the_machine_has) {
   EXPECT(disc::choose_target({target("sparc", {}), target("x86-64-v2", {"ssse3", "sse4.1", "popcnt"})}, 2, &index).ok());
   EXPECT_EQ(index, 1u);
   EXPECT(!disc::choose_target({target("sparc", {})}, 0, &index).ok());
+  // Extensions of v4: the machine and the limit decide, whatever the order.
+  const std::vector<disc::TargetCode> all = {target("x86-64-v4-vnni-bf16", {"avx512_bf16"}), target("x86-64-v4-vnni", {"avx512_vnni"}),
+                                             target("x86-64-v4", {}), target("x86-64-v2", {})};
+  const int host = disc::host_isa_level();
+  EXPECT(disc::choose_target(all, 0, &index).ok());
+  EXPECT_EQ(index, host == 6 ? 0u : host == 5 ? 1u : host == 4 ? 2u : 3u);
+  EXPECT(disc::choose_target(all, 4, &index).ok());
+  EXPECT_EQ(index, host >= 4 ? 2u : 3u);
+  EXPECT(disc::choose_target({target("x86-64-v4-vnni-bf16", {"no-such-feature"}), target("x86-64-v2", {})}, 0, &index).ok());
+  EXPECT_EQ(index, 1u);
+  for (int level = 2; level <= 6; ++level) EXPECT_EQ(disc::isa_level(disc::isa_name(level)), level);
   EXPECT(!disc::choose_target({}, 0, &index).ok());
   EXPECT(disc::usable_cpus() >= 1);
 }

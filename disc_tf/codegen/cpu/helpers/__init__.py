@@ -40,7 +40,7 @@ class _Helper:
 
 @functools.cache
 def _make(symbol: str, target: CpuTarget) -> _Helper:
-    from disc_tf.codegen.cpu.helpers import conv, gemm, pack  # noqa: F401  (they register themselves)
+    from disc_tf.codegen.cpu.helpers import conv, gemm, pack, words  # noqa: F401  (they register themselves)
 
     prefix = symbol
     while prefix not in _MAKERS:

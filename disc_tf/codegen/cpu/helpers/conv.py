@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from disc_tf.codegen.cpu.dots import Dot, stored_as
 from disc_tf.codegen.cpu.helpers import helper
 from disc_tf.codegen.cpu.helpers.gemm import Micro, Strips
 from disc_tf.codegen.cpu.target import CpuTarget
@@ -33,7 +34,7 @@ K_BLOCK = 32
 _SIZES = ("taps", "runs", "k", "lda", "step", "b_tap", "b_run", "panel", "ldc", "m", "n")
 
 
-def conv_symbol(acc: DType, stored: DType, *, few: bool, single: bool) -> str:
+def conv_symbol(acc: DType, stored: DType | Dot, *, few: bool, single: bool) -> str:
     """The symbol of the helper for weights of type `stored`. few: the one for very few features; single: for windows of one run."""
     return f"h_{'dots' if few else 'run' if single else 'window'}_{acc}_{stored}"
 
@@ -52,7 +53,7 @@ def _make_line(symbol: str, target: CpuTarget, micro: str) -> tuple[FnBuilder, t
     _, _, acc, stored = symbol.split("_")
     b = _builder(symbol, target)
     tile = tile_for(target, DType.from_name(acc))
-    line = _Line(b, tile, acc_ty(acc), DType.from_name(stored), f"h_{micro}_{acc}_{stored}")
+    line = _Line(b, tile, acc_ty(acc), stored_as(stored), f"h_{micro}_{acc}_{stored}")
     line.emit(line.run if micro == "mk" else line.window)
     b.ret()
     return b, tuple(f"{line.micro}_{r}x{v}" for v in range(1, tile.nv + 1) for r in range(1, tile.mr + 1))
@@ -72,7 +73,7 @@ def _make_window(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, 
     of the strip in each row of the table; strides in elements."""
     _, _, acc_name, stored_name, shape = symbol.split("_")
     mr, nv = map(int, shape.split("x"))
-    ty, stored = acc_ty(acc_name), DType.from_name(stored_name)
+    ty, stored = acc_ty(acc_name), stored_as(stored_name)
     order = ("ROWS", "start", "taps", "runs", "k", "lda", "step", "B", "b_tap", "b_run", "panel", "C", "ldc", "panels")
     b = FnBuilder(
         symbol, [(n, PTR if n in ("ROWS", "B", "C") else I64) for n in order], linkage="internal", fma=target.fma,
@@ -97,7 +98,7 @@ def _make_window(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, 
 class _Line:
     """Strips of pixels, each by ``run`` or ``window``."""
 
-    def __init__(self, b: FnBuilder, tile: Tile, ty: Ty, stored: DType, micro: str) -> None:
+    def __init__(self, b: FnBuilder, tile: Tile, ty: Ty, stored: DType | Dot, micro: str) -> None:
         self.b, self.tile, self.ty, self.stored, self.micro = b, tile, ty, stored, micro
         n, panel = b.params[14], b.params[9]
         self.full = b.udiv(n, tile.nr)

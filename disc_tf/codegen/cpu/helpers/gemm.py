@@ -10,6 +10,8 @@ in elements.
   multiple of the vector. A panel's missing columns are read up to a whole vector (packing fills them with
   zeros).
 * ahead: where the B of the caller's next product lies (its own B if unknown); it is prefetched meanwhile, evenly over the strips.
+* Where `<stored>` is a name of words (`dots.py`), A and B hold words, k counts them, and B is packed; a row of starts may lie before its
+  first one.
 * k = 0 gives zeros; m = 0 or n = 0 does nothing. The order of additions depends on (m, n, k) only.
 
 `h_strips_<acc>_<stored>(..., ahead, pace, more)` is its part for one block of k: C = (more ? C : 0) + A B; `pace` bytes of
@@ -23,10 +25,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+from disc_tf.codegen.cpu.dots import Dot, load_left, load_right, multiply_add, stored_as
 from disc_tf.codegen.cpu.helpers import helper
 from disc_tf.codegen.cpu.target import CpuTarget
 from disc_tf.codegen.cpu.tiles import Tile, acc_ty, tile_for
-from disc_tf.codegen.cpu.widen import load_widened
 from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, Ty, V, const, vec
 from disc_tf.ir.types import DType
 
@@ -40,22 +42,18 @@ _GROUP = 3
 _CHAINS = 8
 
 
-def gemm_symbol(acc: DType, stored: DType) -> str:
-    """The symbol of the product helper for B elements of type `stored`."""
+def gemm_symbol(acc: DType, stored: DType | Dot) -> str:
+    """The symbol of the product helper for B elements of type `stored`, or for words."""
     return f"h_gemm_{acc}_{stored}"
 
 
-def strips_symbol(acc: DType, stored: DType) -> str:
+def strips_symbol(acc: DType, stored: DType | Dot) -> str:
     """The symbol of the helper for one block of k."""
     return f"h_strips_{acc}_{stored}"
 
 
 def _attrs(target: CpuTarget) -> str:
     return target.fn_attrs + " noinline"
-
-
-def _multiply_add(b: FnBuilder, x: V, y: V, z: V) -> V:
-    return b.fma(x, y, z) if x.ty.is_float else b.add(b.mul(x, y), z)
 
 
 def _k_split(mr: int, nv: int) -> int:
@@ -70,8 +68,9 @@ def _k_split(mr: int, nv: int) -> int:
 def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ...]]:
     """(A, B, C, k, lda, ldb, ldc, panels, panel, more): C = (more ? C : 0) + A B for `panels` consecutive
     panels."""
-    _, _, acc_name, stored, shape = symbol.split("_")
+    _, _, acc_name, stored_name, shape = symbol.split("_")
     mr, nv = map(int, shape.split("x"))
+    stored = stored_as(stored_name)
     acc = DType.from_name(acc_name)
     ty, lanes = acc_ty(acc_name), target.width(acc.bytes)
     names = ("k", "lda", "ldb", "ldc", "panels", "panel")
@@ -94,13 +93,13 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
     a0, b0, c0, k, lda, ldb, ldc, panels, panel, more, ahead_a, ahead_b, pace = b.params
     micro = Micro(
         b,
-        DType.from_name(stored),
+        stored,
         mr,
         nv,
         lanes,
         ty,
         b.mul(lda, ty.bytes),
-        b.mul(ldb, DType.from_name(stored).bytes),
+        b.mul(ldb, stored.bytes),
         ldc,
         pace,
         target.tuning.gemm.prefetch_steps,
@@ -108,7 +107,7 @@ def _make_micro(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, .
 
     def one_panel(_: V, at: list[V]) -> list[V]:
         micro.panel(a0, at[0], at[1], k, more, at[2], at[3])
-        step = b.mul(panel, DType.from_name(stored).bytes)
+        step = b.mul(panel, stored.bytes)
         return [b.gep(at[0], step, I8), b.gep(at[1], nv * lanes, ty), a0, b.gep(at[3], step, I8)]
 
     b.loop(0, panels, 1, [b0, c0, ahead_a, ahead_b], one_panel, "panel")
@@ -122,7 +121,7 @@ class Micro:
     def __init__(
         self,
         b: FnBuilder,
-        stored: DType,
+        stored: DType | Dot,
         mr: int,
         nv: int,
         lanes: int,
@@ -150,9 +149,7 @@ class Micro:
         b, tile = self.b, self.mr * self.nv
         rows = self._rows(a)
         zero = const(0, self.vt)
-        first = b.if_else(
-            more, lambda: [b.load(self.vt, p) for p in self._c_places(c)], lambda: [zero] * tile
-        )
+        first = b.if_else(more, lambda: [b.load(self.vt, p) for p in self._c_places(c)], lambda: self._starts(bp))
         sums = first + [zero] * (tile * (self.split - 1))
         main = b.and_(k, -self.unroll)
 
@@ -188,6 +185,14 @@ class Micro:
 
         self._keep(b.loop(0, taps, 1, [const(0, self.vt)] * count, tap, "tap"), c)
 
+    def _starts(self, bp: V) -> list[V]:
+        """What sums begin with: zero, or what the row before the panel's first step says."""
+        b, zero = self.b, const(0, self.vt)
+        if not (isinstance(self.stored, Dot) and self.stored.turned):
+            return [zero] * (self.mr * self.nv)
+        row = b.gep(bp, b.sub(0, self.b_pitch), I8)
+        return [b.load(self.vt, b.gep(row, j * self.lanes, self.ty)) for j in range(self.nv)] * self.mr
+
     def _rows(self, a: V) -> list[V]:
         """The first row of each group."""
         b, rows = self.b, [a]
@@ -219,9 +224,7 @@ class Micro:
         for u in range(count):
             base = (u % self.split) * tile
             columns = [
-                load_widened(
-                    b, self.stored, self.ty, b.gep(bp, j * self.lanes * self.stored.bytes, I8), self.lanes
-                )
+                load_right(b, self.stored, self.ty, b.gep(bp, j * self.lanes * self.stored.bytes, I8), self.lanes)
                 for j in range(self.nv)
             ]
             for j in range(0, self.nv * self.lanes * self.stored.bytes, 64):
@@ -230,10 +233,10 @@ class Micro:
                 row = rows[i // _GROUP]
                 if i % _GROUP:
                     row = b.gep(row, self.a_pitch if i % _GROUP == 1 else self.a_twice, I8)
-                x = b.splat(b.load(self.ty, b.gep(row, u * self.ty.bytes, I8)), self.lanes)
+                x = load_left(b, self.stored, self.ty, b.gep(row, u * self.ty.bytes, I8), self.lanes)
                 for j in range(self.nv):
                     at = base + i * self.nv + j
-                    sums[at] = _multiply_add(b, x, columns[j], sums[at])
+                    sums[at] = multiply_add(b, self.stored, x, columns[j], sums[at])
             bp = b.gep(bp, self.b_pitch, I8)
         return [b.gep(r, count * self.ty.bytes, I8) for r in rows] + [bp] + sums
 
@@ -297,9 +300,9 @@ _COMMON = (
 
 def _product_function(
     symbol: str, target: CpuTarget, more: Sequence[tuple[str, Ty]] = ()
-) -> tuple[FnBuilder, DType, DType, Tile]:
+) -> tuple[FnBuilder, DType, DType | Dot, Tile]:
     _, _, acc_name, stored_name = symbol.split("_")
-    acc, stored = DType.from_name(acc_name), DType.from_name(stored_name)
+    acc, stored = DType.from_name(acc_name), stored_as(stored_name)
     b = FnBuilder(symbol, [*_COMMON, *more], linkage="internal", fma=target.fma, attrs=_attrs(target))
     return b, acc, stored, tile_for(target, acc)
 
@@ -338,7 +341,7 @@ def _make_strips(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, 
 
 
 class _Macro:
-    def __init__(self, b: FnBuilder, tile: Tile, ty: Ty, stored: DType, prefix: str) -> None:
+    def __init__(self, b: FnBuilder, tile: Tile, ty: Ty, stored: DType | Dot, prefix: str) -> None:
         self.b, self.tile, self.ty, self.stored, self.prefix = b, tile, ty, stored, prefix
 
     def micro(self, rows: int, vectors: int) -> str:

@@ -29,8 +29,8 @@ def rows_symbol(stored: DType, acc: DType) -> str:
     return f"h_rows_{stored}_{acc}"
 
 
-def _function(symbol: str, target: CpuTarget, params: str) -> FnBuilder:
-    """`params` by name; names in capitals are pointers."""
+def function(symbol: str, target: CpuTarget, params: str) -> FnBuilder:
+    """A helper; `params` by name, names in capitals are pointers."""
     typed = [(n, PTR if n.isupper() else I64) for n in params.split()]
     return FnBuilder(symbol, typed, linkage="internal", fma=target.fma, attrs=target.fn_attrs + " noinline")
 
@@ -40,7 +40,7 @@ def _make_transpose(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[st
     bits = int(symbol.rsplit("_", 1)[1])
     ty = int_ty(bits)
     side = min(target.width(bits // 8), 16)
-    b = _function(symbol, target, "SRC src_pitch DST dst_pitch runs length")
+    b = function(symbol, target, "SRC src_pitch DST dst_pitch runs length")
     src, src_pitch, dst, dst_pitch, runs, length = b.params
     runs_main, length_main = b.and_(runs, -side), b.and_(length, -side)
 
@@ -104,7 +104,7 @@ def _make_pack(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
     lanes = target.width(ty.bytes)
     while nr % lanes:  # stays a power of two
         lanes //= 2
-    b = _function(symbol, target, "SRC stride_k stride_n DST k n")
+    b = function(symbol, target, "SRC stride_k stride_n DST k n")
     src, stride_k, stride_n, dst, k, n = b.params
     transpose = f"h_transpose_{bits}"
 
@@ -115,7 +115,7 @@ def _make_pack(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
         at = b.gep(src, b.mul(j0, stride_n), ty)
         full = b.icmp("eq", columns, nr)
         # Missing columns: zero the whole panel first, it is at most one per matrix.
-        b.if_then(b.xor(full, b.const(1, full.ty)), lambda: _fill_zero(b, out, b.mul(k, nr), ty, lanes))
+        b.if_then(b.xor(full, b.const(1, full.ty)), lambda: fill_zero(b, out, b.mul(k, nr), ty, lanes))
 
         def rows_whole() -> None:
             def row(i: V, _: list[V]) -> None:
@@ -163,7 +163,7 @@ def _make_pack(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
     return b, (transpose,)
 
 
-def _fill_zero(b: FnBuilder, p: V, count: V, ty: Ty, lanes: int) -> None:
+def fill_zero(b: FnBuilder, p: V, count: V, ty: Ty, lanes: int) -> None:
     """`count` elements, a multiple of `lanes`."""
     b.loop(0, count, lanes, [], lambda i, _: b.store(const(0, vec(ty, lanes)), b.gep(p, i, ty)))
 
@@ -194,7 +194,7 @@ def _make_rows(symbol: str, target: CpuTarget) -> tuple[FnBuilder, tuple[str, ..
     lanes = target.width(ty.bytes)
     same = stored.bits == ty.bits
     transpose = f"h_transpose_{stored.bits}"
-    b = _function(symbol, target, "SRC stride_m stride_k DST pitch m k")
+    b = function(symbol, target, "SRC stride_m stride_k DST pitch m k")
     src, stride_m, stride_k, dst, pitch, m, k = b.params
     main = b.and_(k, -lanes)
 

@@ -94,7 +94,8 @@ DISC_EXPORT uint64_t disc_content_hash(const void* data, int64_t bytes);
 /* Threads for the process, callers included; 0: back to DISC_TF_NUM_THREADS, else CPU affinity and cgroup quota. */
 DISC_EXPORT int32_t disc_set_num_threads(int32_t threads);
 DISC_EXPORT int32_t disc_num_threads(void);
-/* Highest ISA that later loads may pick: "x86-64-v2", "x86-64-v3", "x86-64-v4", "native"; null: back to DISC_TF_TARGET. */
+/* Highest ISA that later loads may pick: "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-vnni-bf16", "native"; null: back to
+   DISC_TF_TARGET. */
 DISC_EXPORT int32_t disc_set_target(const char* isa);
 /* The best ISA that this machine and its operating system can run. */
 DISC_EXPORT const char* disc_host_isa(void);

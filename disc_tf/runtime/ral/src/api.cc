@@ -160,10 +160,7 @@ int32_t disc_set_target(const char* isa) {
   return 0;
 }
 
-const char* disc_host_isa(void) {
-  static const char* const kNames[] = {"x86-64", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
-  return kNames[disc::host_isa_level()];
-}
+const char* disc_host_isa(void) { return disc::isa_name(disc::host_isa_level()); }
 
 int32_t disc_set_loader(const char* name) {
   disc::Loader loader = disc::Loader::kAuto;

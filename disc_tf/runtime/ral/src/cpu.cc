@@ -67,6 +67,10 @@ constexpr Feature kFeatures[] = {
     {"avx512_fp16", &Cpuid::l7d, 23, Needs::kAvx512}, {"avx512_bf16", &Cpuid::l71a, 5, Needs::kAvx512},
 };
 
+// By level.
+constexpr const char* kIsas[] = {"x86-64", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni", "x86-64-v4-vnni-bf16"};
+constexpr int kHighest = sizeof(kIsas) / sizeof(kIsas[0]) - 1;
+
 // LLVM writes sse4.2, avx512vnni, avxvnni where /proc/cpuinfo writes sse4_2, avx512_vnni, avx_vnni.
 std::string plain(const std::string& name) {
   std::string s;
@@ -131,13 +135,18 @@ int affinity_cpus() {
 }  // namespace
 
 int isa_level(const std::string& isa) {
-  if (isa == "x86-64-v2") return 2;
-  if (isa == "x86-64-v3") return 3;
-  if (isa == "x86-64-v4") return 4;
+  for (int level = 2; level <= kHighest; ++level)
+    if (isa == kIsas[level]) return level;
   return 0;
 }
 
-std::string isa_name(int level) { return "x86-64-v" + std::to_string(level); }
+const char* isa_name(int level) { return kIsas[level]; }
+
+std::string isa_names() {
+  std::string names;
+  for (int level = 2; level <= kHighest; ++level) names += std::string(level == 2 ? "" : level == kHighest ? " or " : ", ") + kIsas[level];
+  return names;
+}
 
 bool cpu_has(const std::string& feature) {
   const std::string name = plain(feature);
@@ -160,7 +169,9 @@ int host_isa_level() {
   static const int level = [] {
     if (!has_all({"cx16", "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3"})) return 1;
     if (!has_all({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe"})) return 2;
-    return has_all({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}) ? 4 : 3;
+    if (!has_all({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})) return 3;
+    if (!cpu_has("avx512_vnni")) return 4;
+    return cpu_has("avx512_bf16") ? 6 : 5;
   }();
   return level;
 }
@@ -185,7 +196,7 @@ Status choose_target(const std::vector<TargetCode>& targets, int cap, size_t* in
   return Status(kFailedPrecondition,
                 "no code for this machine: the artefact has " + have + "; this CPU and operating system run " +
                     (host < 2 ? std::string("less than x86-64-v2") : isa_name(host)) +
-                    (cap > 0 ? ", and DISC_TF_TARGET or disc_set_target allows at most " + isa_name(cap) : std::string()) +
+                    (cap > 0 ? ", and DISC_TF_TARGET or disc_set_target allows at most " + std::string(isa_name(cap)) : std::string()) +
                     "; optimise the graph again with a lower --target");
 }
 

@@ -67,7 +67,7 @@ const Settings& environment() {
 Status parse_target(const std::string& text, int* cap) {
   *cap = text == "native" ? 0 : isa_level(text);
   if (text == "native" || *cap > 0) return Status();
-  return Status(kInvalidArgument, "unknown target '" + text + "'; expected native, x86-64-v2, x86-64-v3 or x86-64-v4");
+  return Status(kInvalidArgument, "unknown target '" + text + "'; expected native, " + isa_names());
 }
 
 Status parse_loader(const std::string& text, Loader* loader) {
