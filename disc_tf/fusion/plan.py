@@ -15,6 +15,7 @@ from disc_tf.fusion.early import ranks
 from disc_tf.fusion.groups import Group, Grouping
 from disc_tf.fusion.outline import REGION_OPS, UPDATE
 from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention, settle_dots
+from disc_tf.fusion.permuted import permuted_region
 from disc_tf.fusion.region import RegionBuilder
 from disc_tf.fusion.side_by_side import beside
 from disc_tf.fusion.stitch import is_row_reduce, rows_group
@@ -374,6 +375,8 @@ def _finish_loop(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequen
     builder.moved = {op.result for op in nodes if op in grouping.access.material}
     if all(is_pointwise(op) or (op in grouping.access.material and op.name in VIEW_OPS) for op in nodes):
         region = builder.build([op for op in nodes if is_pointwise(op)], fusion.outputs)
+        if region is None:
+            region = permuted_region(grouping.access, nodes, fusion.outputs, fusion.attrs["space"])
         if region is not None:
             fusion.attrs["region"] = region
 

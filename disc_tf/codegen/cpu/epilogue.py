@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.points import Points, Row, Seed, each_vector
@@ -35,17 +36,22 @@ def sums_of(b: FnBuilder, base: V, pitch: V | int, ty: Ty, dtype: DType) -> Bloc
     return seed
 
 
-def emit_block(points: Points, lead: Sequence[V], m0: V, rows: V, n0: V, columns: V, product: Value, seed: BlockSeed, width: int) -> None:
-    """Compute and store a region at rows [m0, m0 + rows) and columns [n0, n0 + columns); ``seed`` counts from there."""
+def emit_block(
+    points: Points, lead: Sequence[V], m0: V, rows: V, n0: V, columns: V, product: Value, seed: BlockSeed, width: int,
+    more: Mapping[Value, BlockSeed] = MappingProxyType({}),
+) -> None:
+    """Compute and store a region at rows [m0, m0 + rows) and columns [n0, n0 + columns); ``seed`` counts from there. more: other values
+    that are there as the product is."""
 
     def store(_i: V, row: Row, known: dict[Value, V], d: V, count: int, mask: V | None, seeds: Mapping[Value, Seed]) -> None:
         row.store(known, d, count, mask, seeds)
 
-    each_point(points, lead, m0, rows, n0, columns, product, seed, width, store)
+    each_point(points, lead, m0, rows, n0, columns, product, seed, width, store, more)
 
 
 def each_point(
-    points: Points, lead: Sequence[V], m0: V, rows: V, n0: V, columns: V, product: Value, seed: BlockSeed, width: int, take: Take
+    points: Points, lead: Sequence[V], m0: V, rows: V, n0: V, columns: V, product: Value, seed: BlockSeed, width: int, take: Take,
+    more: Mapping[Value, BlockSeed] = MappingProxyType({}),
 ) -> None:
     """Compute a region over a block: runs of the last axis where columns are several axes that do not compose, vectors of it, rows.
 
@@ -53,6 +59,7 @@ def each_point(
     """
     b = points.frame.b
     _, ms, ns = points.extents
+    given = {product: seed, **more}
 
     def each_row(run: Sequence[V], start: V, d: V, count: int, mask: V | None) -> None:
         def at(i: V) -> Row:
@@ -62,7 +69,7 @@ def each_point(
 
         def one(i: V, _: list[V]) -> None:
             row, known = at(i), dict(shared)
-            seeds = {product: lambda d, count: seed(i, b.add(d, start), count)}
+            seeds = {v: lambda d, count, of=of: of(i, b.add(d, start), count) for v, of in given.items()}
             row.compute(points.region.ops, known, d, count, mask, seeds)
             take(i, row, known, d, count, mask, seeds)
 

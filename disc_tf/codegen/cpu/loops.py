@@ -16,6 +16,7 @@ from disc_tf.codegen.cpu.elemental_rules import reshape_index
 from disc_tf.codegen.cpu.emit import emitter
 from disc_tf.codegen.cpu.frame import KernelFrame
 from disc_tf.codegen.cpu.index import Index
+from disc_tf.codegen.cpu.transposed import emit_crossing, find_crossing
 from disc_tf.codegen.kernel import Variant
 from disc_tf.codegen.llvm import I64, V, const
 from disc_tf.costs import grain, point_ps
@@ -158,7 +159,17 @@ def _tiny(d: Dim, width: int) -> bool:
 
 @emitter("loop")
 def emit_loop(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
-    """One kernel, one variant."""
+    """One kernel; where it reads something across its space, one in tiles before it (`transposed.py`)."""
+    crossing = find_crossing(fusion.attrs["region"], ctx.env) if "region" in fusion.attrs else None
+    if crossing is None:
+        return [_plain(fusion, ctx)]
+    values = [*fusion.outputs, *(v for op in fusion.ops for v in (*op.operands, *op.results))]
+    ps = fusion_ps(fusion, ctx, tuple(Dim.of(d) for d in fusion.attrs["space"]))
+    tiled = emit_crossing(fusion, ctx, crossing, lanes_for(ctx, values), ps)
+    return [tiled] if tiled.guard is None else [tiled, _plain(fusion, ctx)]
+
+
+def _plain(fusion: Fusion, ctx: EmitContext) -> Variant:
     outputs = fusion.outputs
     dims = tuple(Dim.of(d) for d in fusion.attrs.get("space", outputs[0].dims))
     frame = KernelFrame(f"k_{fusion.name.replace('.', '_')}", ctx.target, ctx.env, (*fusion.inputs, *outputs))
@@ -169,7 +180,7 @@ def emit_loop(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
     total = product(dims)
     if not space.groups:
         _emit_scalar(e, outputs)
-        return [Variant(None, (frame.finish(tasks=total),))]
+        return Variant(None, (frame.finish(tasks=total),))
     inner = space.extents[-1]
     linear = len(space.groups) > 1 and _tiny(inner, width)
     if linear:  # a run shorter than a vector: walk everything, with index arithmetic in every lane
@@ -180,7 +191,7 @@ def emit_loop(fusion: Fusion, ctx: EmitContext) -> list[Variant]:
     tasks = product(outer_extents) * blocks
     _emit_tasks(e, space, outputs, outer_extents, inner, blocks, linear, unroll_for(fusion.ops))
     ps = fusion_ps(fusion, ctx, dims)
-    return [Variant(None, (frame.finish(tasks=tasks, grain=grain(dmin(inner, BLOCK), ps)),))]
+    return Variant(None, (frame.finish(tasks=tasks, grain=grain(dmin(inner, BLOCK), ps)),))
 
 
 def _emit_tasks(e: Elemental, space: Space, outputs: Sequence[Value], outer_extents: Sequence[Dim], inner: Dim, blocks: Dim,

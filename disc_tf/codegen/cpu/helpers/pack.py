@@ -19,6 +19,11 @@ from disc_tf.codegen.llvm import I64, PTR, VOID, FnBuilder, Ty, V, const, int_ty
 from disc_tf.ir.types import DType
 
 
+def transpose_symbol(bits: int) -> str:
+    """The symbol of the transposing copy of elements of `bits` bits."""
+    return f"h_transpose_{bits}"
+
+
 def pack_symbol(bits: int, nr: int) -> str:
     """The symbol of the panel packer for elements of `bits` bits."""
     return f"h_pack_{bits}_{nr}"
