@@ -87,6 +87,24 @@ def test_binary(dtype):
     check(fn, "loop", {"n": 145}, arrays, scale=4)
 
 
+@pytest.mark.parametrize("bound", [0.0, -0.0, 6.0, -1.5, np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_maximum_and_minimum_with_a_constant(target, bound):
+    """The bits of ``x > c ? x : c`` (``<``), a NaN of either side wins: one instruction must not mean another zero or lose a NaN."""
+    fn, b = new_function("f", {"x": (F32, ["n"])})
+    (x,) = fn.params
+    c = b.full(bound, F32, x.dims)
+    b.return_([b.maximum(x, c), b.minimum(x, c)])
+    data = np.tile(np.array([np.nan, -0.0, 0.0, 6.0, 5.9, 6.1, -1.5, -1.6, np.inf, -np.inf, 1e-3], np.float32), 3)
+    got = CompiledFusion(fusion_of(fn, "loop", space=(Dim.of("n"),)), fn, target)({x: data}, {"n": data.size})
+    at = np.float32(bound)
+    for result, wins in zip(got, (data > at, data < at), strict=True):
+        want = np.where(np.isnan(data) | wins, data, at)
+        np.testing.assert_array_equal(np.isnan(result), np.isnan(want))
+        there = ~np.isnan(want)
+        np.testing.assert_array_equal(result[there].view(np.uint32), want[there].view(np.uint32))
+
+
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_compare_select_clamp(dtype):

@@ -37,11 +37,15 @@ from disc_tf.costs import PRODUCT_CHUNK_US, grain, mac_ps
 from disc_tf.fusion.conv import PIXEL_BYTES, is_depthwise
 from disc_tf.fusion.types import Fusion, PrepareEntry, Region
 from disc_tf.fusion.views import Axis, View, merge_axes
-from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmin, product
+from disc_tf.ir.dims import Dim, DimLike, DimTooComplex, ceildiv, dmax, dmin, product
 from disc_tf.tuning.table import columns_of
 
 #: pixels of a block of a line, about; a multiple of the tile's rows
 _PIXELS = 72
+#: blocks that the lines of all images are cut into at least, so that threads share them evenly, unless a line is little work
+_LINE_BLOCKS = 16
+#: channels up to which a window along one line is a filter, whose terms cancel (`helpers/conv.py: K_WHOLE`)
+_FILTER_CHANNELS = 4
 
 
 @emitter("conv")
@@ -133,6 +137,7 @@ class _Conv:
         self.taps = 1
         for axis in self.outer:
             self.taps *= axis.window
+        self.k_total = self.channels * (self.taps * self.line.window)
         env = ctx.env
         self.contiguous = env.is_equal(self.line.step, self.channels) is True
         self.words = conv_dot(fusion, self.target.dots, env) if self.rhs.source in ctx.params else None
@@ -144,6 +149,9 @@ class _Conv:
         self.whole_k = self.packed is not None or len(self.k_axes) <= 1
         #: whether positions of the window along the line are one run
         self.merged = self.line.dilation == 1 and self.whole_k
+        few = self.channels.is_static and int(self.channels) <= _FILTER_CHANNELS
+        #: whether it is one run, of few channels: a filter
+        self.filter = self.taps == 1 and self.merged and few and self.line.window > 1
         self.frame = ProductFrame(ctx)
         self.b = self.frame.b
         self.before: Expansion | None = None
@@ -187,6 +195,7 @@ class _Conv:
     def emit(self) -> Kernel:
         frame = self.frame
         self.lines = product(axis.out for axis in self.outer)
+        self.task_lines = self._task_lines()
         self.outs = [frame.dim(axis.out) for axis in self.outer]
         self.width, self.features_v = frame.dim(self.line.out), frame.dim(self.features)
         self.channels_v = frame.dim(self.channels)
@@ -205,8 +214,8 @@ class _Conv:
         """Tasks of a few lines x a block of pixels x a block of features; how many there are for an image and a block of features."""
         frame, b = self.frame, self.b
         lines, images = frame.dim(self.lines), frame.dim(self.images)
-        task_lines = self.target.tuning.conv.lines
-        line_blocks = _blocks(self, lines, task_lines)
+        task_lines = frame.dim(self.task_lines)
+        line_blocks = b.udiv(b.add(lines, b.sub(task_lines, 1)), task_lines)
         parts = b.mul(self.column_blocks, self.blocks)
         places = b.mul(b.mul(self.pixel_blocks, line_blocks), images)
         by_lines = const(0, I1)
@@ -224,16 +233,16 @@ class _Conv:
             weights = self._weights(block, b.icmp("ne", part, held[0]))
             first = b.mul(lead, task_lines)
             stop = b.smin(b.add(first, task_lines), lines)
-            b.loop(first, stop, 1, [], lambda line, _: self._one_line(line, block, weights), "line")
+            self._some_lines(first, stop, block, weights)
             return [part]
 
-        return task, ceildiv(self.lines, task_lines) * ceildiv(self.line.out, self.block_pixels)
+        return task, ceildiv(self.lines, self.task_lines) * ceildiv(self.line.out, self.block_pixels)
 
     def _bands(self) -> tuple[Task, Dim]:
         """Tasks of a band of lines x a block of features, after the product that they are computed from."""
         frame, b, before = self.frame, self.b, self.before
         assert before is not None
-        bands, parts = frame.dim(before.bands.count), self.column_blocks
+        bands, parts, task_lines = frame.dim(before.bands.count), self.column_blocks, self.target.tuning.conv.lines
 
         def task(t: V, held: list[V]) -> list[V]:
             part, place = b.urem(t, parts), b.udiv(t, parts)
@@ -243,10 +252,11 @@ class _Conv:
             weights = self._weights(whole, b.icmp("ne", part, held[0]))
             self.x_base = before.fill(image, low, high, whole.column, whole.columns)
 
-            def line(number: V, _: list[V]) -> None:
-                b.loop(0, self.pixel_blocks, 1, [], lambda pixel, _: self._one_line(number, self._block(image, part, pixel), weights))
+            def lines(number: V, _: list[V]) -> None:
+                end = b.smin(b.add(number, task_lines), stop)
+                b.loop(0, self.pixel_blocks, 1, [], lambda i, _: self._some_lines(number, end, self._block(image, part, i), weights))
 
-            b.loop(first, stop, 1, [], line, "line")
+            b.loop(first, stop, task_lines, [], lines, "lines")
             return [part]
 
         return task, before.bands.count
@@ -261,6 +271,19 @@ class _Conv:
             b.add(b.mul(group, self.features_v), c0), b.smin(b.i64(self.block_columns), b.sub(self.features_v, c0)),
         )  # fmt: skip
 
+    def _task_lines(self) -> Dim:
+        """Lines of a task: no more than the table has, nor than leave enough tasks, but as many as are worth one."""
+        most = self.target.tuning.conv.lines
+        if self.depthwise:
+            return Dim.of(most)
+        try:
+            points = dmin(self.line.out, self.block_pixels) * dmin(self.features, self.block_columns)
+            work = points * self.k_total * round(mac_ps(self.target.name, self.ty.bytes))
+            least = ceildiv(round(PRODUCT_CHUNK_US * 1e6) * self.unit, dmax(work, 1))
+            return dmax(dmin(dmax(self.lines * self.images // _LINE_BLOCKS, least), most), 1)
+        except DimTooComplex:
+            return Dim.of(most)
+
     def _grain(self) -> Dim:
         try:
             columns = dmin(self.features, self.block_columns)
@@ -268,8 +291,7 @@ class _Conv:
                 points = self.before.bands.lines * self.outer[0].stride * self.line.extent
                 work = points * (self.before.k + self.taps * self.line.window) * columns
             else:
-                points = dmin(self.line.out, self.block_pixels) * self.target.tuning.conv.lines
-                work = points * (self.taps * self.line.window * self.channels) * columns
+                work = dmin(self.line.out, self.block_pixels) * self.task_lines * self.k_total * columns
             return grain(work, mac_ps(self.target.name, self.ty.bytes) / self.unit, PRODUCT_CHUNK_US)
         except DimTooComplex:
             return ONE
@@ -286,8 +308,7 @@ class _Conv:
         else:
             self.before.prepare()
             self.x_image = self.b.i64(0)
-        self.table = frame.scratch_area(self.taps * 8)
-        self.k_total = self.channels * (self.taps * line.window)
+        self.table = frame.scratch_area(self.taps * 8 * (self.target.tuning.conv.lines if self.depthwise else 1))
         if self.packed is not None:
             self.w_base = frame.buffer(self.packed)
         else:
@@ -335,21 +356,42 @@ class _Conv:
         b.if_then(fresh, lambda: pack() and None)
         return self.w_copy
 
-    # -- one line --------------------------------------------------------------------------------------
+    # -- lines -----------------------------------------------------------------------------------------
 
-    def _one_line(self, number: V, block: Block, weights: V) -> None:
-        b, line = self.b, self.line
-        first = b.sub(b.mul(block.pixel, line.stride), self.frame.dim(line.low))
-        if self.depthwise:
-            channel = block.column if self.before is None else b.i64(0)
-            self._rows(number, block, channel, lambda row, _: row)
-            depthwise.multiply(self, block, first, weights)
-        else:
-            self._multiply(number, block, first, weights)
-        self._epilogue(number, block)
+    def _some_lines(self, low: V, high: V, block: Block, weights: V) -> None:
+        """A block of pixels of the lines [low, high), no more of them than a task has."""
+        if self.depthwise and depthwise.fuses(self):
+            self._depthwise((low, high), block, weights)
+            return
 
-    def _multiply(self, number: V, block: Block, first: V, weights: V) -> None:
+        def one(number: V, _: list[V]) -> None:
+            if self.depthwise:
+                self._depthwise((number, self.b.add(number, 1)), block, weights)
+            else:
+                self._multiply(number, block, weights)
+            self._epilogue(number, block)
+
+        self.b.loop(low, high, 1, [], one, "line")
+
+    def _depthwise(self, lines: tuple[V, V], block: Block, weights: V) -> None:
+        b = self.b
+        channel = block.column if self.before is None else b.i64(0)
+
+        def rows(number: V, _: list[V]) -> None:
+            table = b.gep(self.table, b.mul(b.sub(number, lines[0]), self.taps), PTR)
+            self._rows(number, block, channel, table, lambda row, _: row)
+
+        b.loop(*lines, 1, [], rows, "rows")
+        depthwise.multiply(self, lines, block, self._first(block), weights)
+
+    def _first(self, block: Block) -> V:
+        """The position of the window of the block's first pixel in a row."""
+        return self.b.sub(self.b.mul(block.pixel, self.line.stride), self.frame.dim(self.line.low))
+
+    def _multiply(self, number: V, block: Block, weights: V) -> None:
+        """The sums of a line's pixels into the block's area."""
         b, line, nr = self.b, self.line, self.nr
+        first = self._first(block)
         last = b.add(first, b.add(b.mul(b.sub(block.pixels, 1), line.stride), line.reach))
         inside = b.and_(b.icmp("sge", first, 0), b.icmp("slt", last, self.frame.dim(line.extent)))
         if not self.in_place:
@@ -366,7 +408,7 @@ class _Conv:
 
             return b.if_else(inside, direct, copy)[0]
 
-        self._rows(number, block, b.mul(block.group, self.channels_v), place)
+        self._rows(number, block, b.mul(block.group, self.channels_v), self.table, place)
         pitch = channels = b.udiv(self.channels_v, self.unit)
         if self.in_place and not self.contiguous:
             pitch = b.select(inside, b.udiv(self.frame.dim(line.step), self.unit), channels)
@@ -379,15 +421,15 @@ class _Conv:
         else:
             b_run, panel = b.mul(channels, self.block_columns), b.mul(channels, nr)
         self.frame.call(
-            conv_symbol(self.acc, self.words or self.stored, few=self.few, single=self.taps == 1 and (self.merged or line.window == 1)),
+            conv_symbol(self.acc, self.words or self.stored, few=self.few, single=self.filter),
             [
                 self.table, b.i64(self.taps), runs, k, b.mul(pitch, line.stride), step, weights, b.mul(b_run, line.window), b_run,
                 panel, self.block_area, b.i64(self.block_columns), self.part_area, block.pixels, block.columns,
             ],
         )  # fmt: skip
 
-    def _rows(self, number: V, block: Block, channel: V, place) -> None:
-        """Fill the table: `place(row, tap)` for the input row (address of its pixel 0) under each position of the window in the outer
+    def _rows(self, number: V, block: Block, channel: V, table: V, place) -> None:
+        """Fill a table: `place(row, tap)` for the input row (address of its pixel 0) under each position of the window in the outer
         axes, null in the padding."""
         b, frame = self.b, self.frame
         image = b.gep(self.x_base, b.add(b.mul(block.image, self.x_image), channel), self.elem)
@@ -405,7 +447,7 @@ class _Conv:
                 ok = b.and_(ok, b.icmp("ult", y, frame.dim(axis.extent)))
                 row = b.gep(row, b.mul(y, frame.dim(axis.step)), self.elem)
             found = b.if_else(ok, lambda: [place(row, t)], lambda: [const(0, PTR)])[0]
-            b.store(found, b.gep(self.table, t, PTR))
+            b.store(found, b.gep(table, t, PTR))
 
         b.loop(0, self.taps, 1, [], tap, "tap")
 

@@ -25,7 +25,7 @@ from disc_tf.codegen.cpu import lanes
 from disc_tf.codegen.cpu.dot_choice import is_prepared, least_rows, product_dot
 from disc_tf.codegen.cpu.dots import Dot, in_words, words_layout
 from disc_tf.codegen.cpu.emit import emitter
-from disc_tf.codegen.cpu.epilogue import emit_block, sums_of
+from disc_tf.codegen.cpu.epilogue import LARGE, ask_block, emit_block, sums_of
 from disc_tf.codegen.cpu.helpers.gemm import K_WHOLE, Strips, gemm_symbol, k_blocks, strips_symbol
 from disc_tf.codegen.cpu.helpers.pack import pack_symbol, rows_symbol
 from disc_tf.codegen.cpu.helpers.words import word_pack_symbol, word_rows_symbol
@@ -394,11 +394,16 @@ class _Gemm:
         more = b.icmp("sgt", blocks, 1)
         # Sums that no other block of k adds to need no place of their own: all strips use the same, which stays in the cache.
         step = b.select(more, ldc, b.i64(0)) if points is not None else ldc
+        moved = b.mul(b.mul(self.m_v, self.n_v), len(points.along_rows()) if points is not None else 0)
+        large = b.icmp("sgt", moved, LARGE)
 
         def strip(s: V, first: V, count: V) -> None:
             sums = b.gep(c, b.mul(first, step), self.ty)
             left = b.gep(a, b.add(b.mul(first, lda), k0), self.ty)
             far = b.gep(ahead, b.mul(s, share), I8)
+            if points is not None:
+                asked = b.select(large, count, b.i64(0))
+                ask_block(points, unravel(b, batch, points.extents[0]), b.add(m0, first), asked, n0, columns)
             self.frame.call(
                 symbol, [left, lda, last, width, panel, sums, ldc, count, columns, kc, far, pace, more]
             )

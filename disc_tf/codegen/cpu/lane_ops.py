@@ -52,14 +52,23 @@ _FLOAT_UNARY: dict[str, Callable[[FnBuilder, V], V]] = {
 _EXACT = {"abs", "negate", "sign", "floor", "ceil", "round_nearest_even", "round_nearest_afz", "maximum", "minimum"}
 
 
+def _plain(y: V) -> bool:
+    """A constant that is no NaN, and no zero, whose sign would matter: then one instruction does."""
+    return y.const is not None and abs(y.const) > 0
+
+
 def maximum(b: FnBuilder, x: V, y: V) -> V:
     """Float maximum that propagates NaN."""
-    return b.select(math.is_nan(b, x), x, b.fmax_x86(x, y))
+    if _plain(y):
+        return b.fmax_x86(y, x)
+    return b.select(b.fcmp("ord", x, x), b.fmax_x86(x, y), x)  # which is a masked maxps
 
 
 def minimum(b: FnBuilder, x: V, y: V) -> V:
     """Float minimum that propagates NaN."""
-    return b.select(math.is_nan(b, x), x, b.fmin_x86(x, y))
+    if _plain(y):
+        return b.fmin_x86(y, x)
+    return b.select(b.fcmp("ord", x, x), b.fmin_x86(x, y), x)
 
 
 _FLOAT_BINARY: dict[str, Callable[[FnBuilder, V, V], V]] = {

@@ -78,6 +78,14 @@ class Points:
         reads = [(v, view) for v, view in self.region.reads.items() if any(a.stride != 0 for a in view.axes)]
         return [v for v, view in reads if all(view.axes[axis].stride == 0 for axis in rows)]
 
+    def along_rows(self) -> list[tuple[Value, View]]:
+        """What is read or written at every row anew, contiguously."""
+        rows = [axis for axes in self._merged[1] for axis in axes]
+        found = [*self.region.reads.items(), *self.region.writes]
+        return [
+            (v, view) for v, view in found if self.accesses[view].last == 1 and any(view.axes[axis].stride != 0 for axis in rows)
+        ]  # fmt: skip
+
     def row(self, index: Sequence[V]) -> Row:
         """The points of one row; `index` has one number for every merged axis but the last."""
         return Row(self, list(index))
@@ -235,6 +243,12 @@ class Row:
         for out, view in self.region.writes:
             x = self.value(out, known, d, count, mask, seeds)
             self.store_value(out, view, self.b.splat(x, count), d, mask)
+
+    def prefetch(self, value: Value, view: View, d: V) -> None:
+        """Ask for the line of the caches that has point ``d`` of what lies in ``view``."""
+        b, access = self.b, self.points.accesses[view]
+        assert access.base is not None
+        b.prefetch(b.gep(access.base, b.add(self._start(access), d), lanes.mem_elem(value.dtype)))
 
     def store_value(self, value: Value, view: View, x: V, d: V, mask: V | None) -> None:
         """The points ``x`` of one value to their place in ``view``."""

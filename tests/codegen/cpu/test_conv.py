@@ -57,6 +57,9 @@ CONVS = {
     "groups": Conv(groups=2, channels=6, features=10, low=(1, 1), high=(1, 1)),
     "whole-groups": Conv(groups=2, channels=4, features=192, dilation=(1, 2)),
     "long": Conv(window=(1, 19), channels=1, features=3, strides=(1, 4)),
+    "filter": Conv(window=(1, 200), channels=1, features=5, strides=(1, 4), low=(0, 60), high=(0, 60)),
+    "wide-filter": Conv(window=(1, 50), channels=4, features=35, low=(0, 25), high=(0, 24)),
+    "point-strided-deep": Conv(window=(1, 1), strides=(2, 2), channels=210, features=20),
     "long-sums": Conv(window=(1, 3), channels=90, features=37, low=(0, 1), high=(0, 1)),
     "longer-sums": Conv(window=(2, 3), channels=90, features=37, low=(1, 1), high=(0, 1)),
     "one-feature": Conv(channels=33, features=1, low=(1, 1), high=(1, 1)),
@@ -68,6 +71,10 @@ CONVS = {
     "depthwise-dilated": Conv(groups=100, channels=100, features=100, dilation=(2, 2), low=(2, 4), high=(2, 2)),
     "depthwise-long": Conv(groups=9, channels=9, features=9, window=(1, 15), low=(0, 7), high=(0, 7)),
     "depthwise-multiplier": Conv(groups=3, channels=3, features=6),
+    "depthwise-far": Conv(groups=20, channels=20, features=20, strides=(1, 2), low=(4, 9), high=(5, 8)),
+    "depthwise-cropped": Conv(groups=18, channels=18, features=18, window=(2, 4), dilation=(1, 3), low=(-1, -2), high=(-1, 0)),
+    "depthwise-strided-dilated": Conv(groups=5, channels=5, features=5, strides=(2, 3), dilation=(3, 2), low=(3, 4), high=(3, 5)),
+    "depthwise-column": Conv(groups=35, channels=35, features=35, window=(5, 1), low=(2, 0), high=(2, 0)),
     "depthwise-transposed": Conv(groups=4, channels=4, features=4, spread=(2, 2), low=(2, 2), high=(1, 1)),
     "1d": Conv(window=(3,), strides=(2,), low=(1,), high=(1,), spread=(1,), dilation=(1,)),
     "3d": Conv((2, 3, 2), 4, 6, (1, 2, 1), (1, 0, 1), (0, 2, 1), (1, 1, 1), (1, 1, 2)),
@@ -177,3 +184,44 @@ def test_symbolic_padding_with_epilogue(target, stride, groups):
         pads = [[d.evaluate(at) for d in low], [(t - a).evaluate(at) for t, a in zip(total, low, strict=True)]]
         check(got, arrays[x], arrays[w], conv, F32, low=pads[0], high=pads[1])
         np.testing.assert_allclose(clamped, np.clip(got + arrays[bias] + arrays[res], 0, 6), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", _targets())
+@pytest.mark.parametrize("stride", [1, 2])
+def test_long_epilogue_of_a_depthwise_convolution(target, stride):
+    """More than what is computed on registers: the sums of a line go to scratch first. Channels that fill no block of vectors."""
+    conv = Conv(groups=101, channels=101, features=101, strides=(stride, stride), low=(1, 1), high=(1, 1))
+    rng, c = np.random.default_rng(6), Case()
+    b = c.b
+    x, w, bias = c.arg(F32, ("n", "h", "w", 101)), c.arg(F32, conv.kernel, "const"), c.arg(F32, (101,))
+    y = conv.build(c, x, w)
+    z = b.add(y, b.broadcast_in_dim(bias, y.dims, (3,)))
+    f = c.compile(target, "conv", [y, b.tanh(z)])
+    for n, h, v in SIZES:
+        arrays = {x: random(rng, F32, (n, h, v, 101)), w: random(rng, F32, conv.kernel), bias: random(rng, F32, (101,))}
+        every, at = {**arrays, **prepared(f, arrays)}, {"n": n, "h": h, "w": v}
+        got, after = f(every, at)
+        check(got, arrays[x], arrays[w], conv, F32)
+        np.testing.assert_allclose(after, np.tanh(got + arrays[bias]), rtol=1e-6, atol=1e-6)
+        assert [r.tobytes() for r in f(every, at, split=1)] == [got.tobytes(), after.tobytes()]
+
+
+@pytest.mark.parametrize("groups", [1, 40])
+def test_nan_stays_where_a_window_sees_it(groups):
+    """A NaN and an infinity of the data: in the results whose windows they lie under, in no others."""
+    conv = Conv(channels=40, features=40, groups=groups, low=(1, 1), high=(1, 1))
+    rng, c = np.random.default_rng(7), Case()
+    x, w = c.arg(F32, ("n", "h", "w", 40)), c.arg(F32, conv.kernel, "const")
+    f = c.compile(TARGETS[-1], "conv", [conv.build(c, x, w)])
+    data = random(rng, F32, (1, 20, 31, 40))
+    data[0, 5, 0], data[0, 10, 17], data[0, 19, 30] = np.nan, np.inf, np.nan
+    arrays = {x: data, w: random(rng, F32, conv.kernel)}
+    (got,) = f({**arrays, **prepared(f, arrays)}, {"n": 1, "h": 20, "w": 31})
+    with np.errstate(invalid="ignore"):
+        want = conv.reference(data, arrays[w])
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+    sees = np.zeros((20, 31), bool)
+    for i, j in ((5, 0), (10, 17), (19, 30)):
+        sees[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2] = True
+    np.testing.assert_array_equal(~np.isfinite(got).all((0, 3)), sees)

@@ -261,3 +261,25 @@ def test_special_values_pass_through(target):
     (got,) = f({a: x, w: z}, {"m": 3})
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(got, x @ z)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=ids)
+def test_asking_for_lines_changes_nothing(rng, target, monkeypatch):
+    """Bias and residual, from nothing to more than a block of rows and of columns, with each result counted as large and with none."""
+    found = []
+    for large in (-1, 1 << 60):
+        monkeypatch.setattr("disc_tf.codegen.cpu.gemm.LARGE", large)
+        c = Case()
+        a, w = c.arg(DType.F32, ("m", 33)), c.arg(DType.F32, (33, 107), "const")
+        bias, res = c.arg(DType.F32, (107,)), c.arg(DType.F32, ("m", 107))
+        y = c.b.dot_general(a, w, [1], [0])
+        y = c.b.add(c.b.add(y, c.b.broadcast_in_dim(bias, y.dims, (1,))), res)
+        found.append((c.compile(target, "gemm", [c.b.maximum(y, c.b.full(0.0, DType.F32, y.dims))]), (a, w, bias, res)))
+    for m in (0, 1, 8, 9, 23, 145, 300):
+        arrays = [random(rng, DType.F32, s) for s in ((m, 33), (33, 107), (107,), (m, 107))]
+        results = []
+        for f, args in found:
+            given = dict(zip(args, arrays, strict=True))
+            results.append(f({**given, **prepared(f, given)}, {"m": m})[0])
+        assert results[0].tobytes() == results[1].tobytes()
+        np.testing.assert_allclose(results[0], np.maximum(arrays[0] @ arrays[1] + arrays[2] + arrays[3], 0), rtol=1e-5, atol=1e-4)

@@ -10,8 +10,8 @@ and `runs` positions in each of them of A[m, k] B[k, n]. Pitches and steps are i
 
 A strip's sums stay in registers over the whole window (`h_mc_...`). The order of additions is the same for every element.
 
-`h_run_<acc>_<stored>` takes the same arguments for windows of one tap and one run; a long one is summed in blocks. `h_dots_<acc>_<stored>`
-takes them for very few features: B has panels of one column, lanes lie along k.
+`h_run_<acc>_<stored>` takes the same arguments for filters, windows of one tap and one run over few channels; a long one is summed in
+blocks. `h_dots_<acc>_<stored>` takes them for very few features: B has panels of one column, lanes lie along k.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from disc_tf.codegen.cpu.widen import load_widened
 from disc_tf.codegen.llvm import I1, I8, I64, PTR, VOID, FnBuilder, Ty, V, const, vec
 from disc_tf.ir.types import DType
 
-#: length beyond which the sum of a window of one run is cut into blocks, and their size. Such windows are filters along time, whose
-#: terms cancel: in one chain of additions they lose digits (a filter bank of 256 taps: 4 times TensorFlow's error; so: half of it).
+#: length beyond which the sum of a filter is cut into blocks, and their size. Its terms cancel: in one chain of additions they lose digits
+#: (a filter bank of 256 taps: 4 times TensorFlow's error; so: half of it).
 K_WHOLE = 192
 K_BLOCK = 32
 _SIZES = ("taps", "runs", "k", "lda", "step", "b_tap", "b_run", "panel", "ldc", "m", "n")
 
 
 def conv_symbol(acc: DType, stored: DType | Dot, *, few: bool, single: bool) -> str:
-    """The symbol of the helper for weights of type `stored`. few: the one for very few features; single: for windows of one run."""
+    """The symbol of the helper for weights of type `stored`. few: the one for very few features; single: for filters."""
     return f"h_{'dots' if few else 'run' if single else 'window'}_{acc}_{stored}"
 
 
