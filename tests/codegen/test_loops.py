@@ -313,3 +313,46 @@ def test_one_kernel_serves_every_shape():
             for m in SIZES:
                 x = random_array(np.random.default_rng(n), F32, (n, m))
                 compare(c, fn, {"n": n, "m": m}, [x], evaluate(fn, [x]), target)
+
+
+#: extents of the parts of a concatenation: single elements, parts of vectors, whole ones and more
+PARTS = [(1, 16), (3, 1, 7), (16, 32, 16), (17, 15, 64, 1), (5, 100, 9), (1,) * 20, (48, 48, 48, 48), (0, 9, 4)]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, I64, DType.BF16, DType.BOOL], ids=str)
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_parts_of_known_extents(parts, dtype):
+    """Each part of a line has code of its own: what is computed of a part stays inside of it."""
+    rng = np.random.default_rng(3)
+    fn, b = new_function("f", {f"x{k}": (dtype, ["n", p]) for k, p in enumerate(parts)})
+    y = b.concatenate(list(fn.params), 1)
+    b.return_([y if dtype.is_bool else b.add(y, y)])
+    for n in (0, 1, 3, 40):
+        check(fn, "loop", {"n": n}, [random_array(rng, dtype, (n, p)) for p in parts])
+
+
+def test_parts_inside_of_parts():
+    """Concatenations of concatenations and of computed values, two results, one of another shape of the axis before."""
+    rng = np.random.default_rng(4)
+    fn, b = new_function("f", {"x": (F32, ["n", 16]), "y": (F32, ["n", 16]), "z": (F32, ["n", 9])})
+    x, y, z = fn.params
+    inner = b.concatenate([b.subtract(x, y), z], 1)
+    whole = b.concatenate([b.multiply(x, y), inner, b.negate(z), x], 1)
+    b.return_([whole, b.compare(whole, b.full(0.0, F32, whole.dims), direction="GT")])
+    for n in (1, 5, 33):
+        check(fn, "loop", {"n": n}, [random_array(rng, F32, (n, int(p.dims[1]))) for p in fn.params], scale=4)
+
+
+def test_parts_that_are_not_known():
+    """An extent of run time, a concatenation along another axis, and one whose result is cut: by branches, as ever."""
+    rng = np.random.default_rng(5)
+    fn, b = new_function("f", {"x": (F32, ["n", "m"]), "y": (F32, ["n", 9])})
+    x, y = fn.params
+    first = b.concatenate([x, y], 1)
+    b.return_([b.slice(first, [0, 1], list(first.dims), [1, 1])])
+    for n, m in ((1, 1), (3, 20), (2, 0)):
+        check(fn, "loop", {"n": n, "m": m}, [random_array(rng, F32, (n, m)), random_array(rng, F32, (n, 9))])
+    fn, b = new_function("f", {"x": (F32, ["n", 40]), "y": (F32, ["m", 40])})
+    rows = b.concatenate([b.add(fn.params[0], fn.params[0]), fn.params[1]], 0)
+    b.return_([b.slice(rows, [0, 3], [rows.dims[0], Dim.of(39)], [1, 2])])
+    check(fn, "loop", {"n": 3, "m": 4}, [random_array(rng, F32, (3, 40)), random_array(rng, F32, (4, 40))])

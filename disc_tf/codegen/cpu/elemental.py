@@ -61,6 +61,8 @@ class Elemental:
         self.given = given
         self.mask: V | None = None
         self.maybe_empty = False  # whether the mask may be false in every lane
+        #: base of an index whose step is 1 -> [first, stop) that holds it in every lane that exists, where that is known
+        self.known: dict[str, tuple[int, int]] = {}
 
     # -- evaluation ---------------------------------------------------------------------------------------------
 

@@ -267,6 +267,8 @@ def _concatenate(e: Elemental, v: Value, idx: Indices) -> Rule:
 
     if idx[axis].uniform:
         return _choose(e, idx[axis].base, parts, part, axis)
+    if (k := _known_part(e, idx[axis], parts, axis)) is not None:
+        return part(k)
     result: V = const(0, vec(lanes.reg_elem(v.dtype), e.width))
     for k, (x, low) in enumerate(parts):
         rest = result
@@ -274,6 +276,22 @@ def _concatenate(e: Elemental, v: Value, idx: Indices) -> Rule:
         result = e.when(inside, lambda k=k: part(k), lambda rest=rest: rest, v.dtype)
     return result
     yield
+
+
+def _known_part(e: Elemental, i: Index, parts: list[tuple[Value, Dim]], axis: int) -> int | None:
+    """The part of a concatenation that all lanes of an index lie in, where that is known."""
+    known = e.known.get(i.base.name) if i.vector is None and i.step.const == 1 else None
+    if known is None:
+        return None
+    for k, (x, low) in enumerate(parts):
+        high = low + x.dims[axis]
+        if not (low.is_static and high.is_static):
+            return None
+        if int(low) <= known[0] and known[1] <= int(high):
+            base = ix.add(e.b, i, e.dim(-low)).base
+            e.known[base.name] = (known[0] - int(low), known[1] - int(low))
+            return k
+    return None
 
 
 def _choose(e: Elemental, i: V, parts: list[tuple[Value, Dim]], part: Callable[[int], V], axis: int) -> V:

@@ -6,6 +6,7 @@ A task is a block of fixed length of one innermost run, so results do not depend
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from disc_tf.codegen.context import EmitContext
@@ -26,6 +27,8 @@ from disc_tf.ir.dims import Dim, DimTooComplex, ceildiv, dmin, product
 from disc_tf.ir.types import DType, TensorType
 
 BLOCK = 8192  # elements of a task
+#: parts of a line that have code of their own, at most
+MOST_PARTS = 48
 
 #: ops whose cost hides loop overhead: no unrolling for these
 _HEAVY = {
@@ -189,13 +192,39 @@ def _plain(fusion: Fusion, ctx: EmitContext) -> Variant:
         outer_extents = space.extents[:-1]
     blocks = ceildiv(inner, BLOCK)
     tasks = product(outer_extents) * blocks
-    _emit_tasks(e, space, outputs, outer_extents, inner, blocks, linear, unroll_for(fusion.ops))
+    parts = [] if linear else _parts(space, inner, fusion.ops)
+    _emit_tasks(e, space, outputs, outer_extents, inner, blocks, linear, unroll_for(fusion.ops), parts)
     ps = fusion_ps(fusion, ctx, dims)
     return Variant(None, (frame.finish(tasks=tasks, grain=grain(dmin(inner, BLOCK), ps)),))
 
 
+def _parts(space: Space, inner: Dim, ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """Where the last axis is cut, so that all points between two cuts are of the same part of each concatenation along it; empty where
+    there is none, or the cuts are not known."""
+    if not inner.is_static or int(inner) > BLOCK or len(space.groups[-1]) != 1:
+        return []
+    cuts = {0, int(inner)}
+    for op in ops:
+        if op.name == "concatenate" and op.result.dims == space.dims and op.attrs["dimension"] == len(space.dims) - 1:
+            cuts |= _cuts(op, 0, frozenset(ops))
+    ends = sorted(cuts)
+    return list(itertools.pairwise(ends)) if 2 < len(ends) <= MOST_PARTS + 1 else []
+
+
+def _cuts(op: Op, at: int, ops: frozenset[Op]) -> set[int]:
+    axis, found = op.attrs["dimension"], set()
+    for x in op.operands:
+        if not x.dims[axis].is_static:
+            break
+        if x.op is not None and x.op in ops and x.op.name == "concatenate" and x.op.attrs["dimension"] == axis:
+            found |= _cuts(x.op, at, ops)
+        at += int(x.dims[axis])
+        found.add(at)
+    return found
+
+
 def _emit_tasks(e: Elemental, space: Space, outputs: Sequence[Value], outer_extents: Sequence[Dim], inner: Dim, blocks: Dim,
-                linear: bool, unroll: int) -> None:
+                linear: bool, unroll: int, parts: Sequence[tuple[int, int]]) -> None:
     frame, b = e.frame, e.b
     n = frame.dim(inner)
 
@@ -219,7 +248,15 @@ def _emit_tasks(e: Elemental, space: Space, outputs: Sequence[Value], outer_exte
                 e.store(v.dtype, frame.buffer(v), at, x)
             return carried
 
-        walk(e, lo, hi, unroll, [], step)
+        if not parts:
+            walk(e, lo, hi, unroll, [], step)
+        for first, stop in parts:
+
+            def inside(i: Index, carried: list[V], known: tuple[int, int] = (first, stop)) -> list[V]:
+                e.known = {i.base.name: known}
+                return step(i, carried)
+
+            walk(e, b.i64(first), b.i64(stop), unroll if stop - first >= unroll * e.width else 1, [], inside)
 
     b.loop(frame.begin, frame.end, 1, [], task, "task")
 
