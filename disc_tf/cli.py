@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, trace, tune, verify
-from disc_tf.commands.common import INTERNAL_ERROR, MISSING_PACKAGES, CommandError
+from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, MISSING_PACKAGES, CommandError
 from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.parser import Parser
 from disc_tf.extras import COMPILING, GRAPHS, MissingPackages, missing_packages, package_of, require
@@ -244,6 +244,9 @@ def _main(argv: Sequence[str] | None) -> int:
             raise
         print(f"disc-tf: {told}", file=sys.stderr)
         return MISSING_PACKAGES
+    except MemoryError as e:
+        print(f"disc-tf: {e or 'not enough memory'}: take smaller shapes (--shape)", file=sys.stderr)
+        return BAD_INPUT
     except KeyboardInterrupt:
         print("disc-tf: interrupted", file=sys.stderr)
         return INTERNAL_ERROR

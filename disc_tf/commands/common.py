@@ -174,7 +174,7 @@ def description_beside(path: str) -> str | None:
     beside = Path(path).with_suffix(".json")
     try:
         content = json.loads(beside.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return str(beside) if isinstance(content, dict) and {"inputs", "outputs", "points"} <= content.keys() else None
 
@@ -189,6 +189,9 @@ def model_specs(
             specs, found, trace = specs_from_json(description)
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise CommandError(f"{description} is not a model description (inputs, outputs, points): {e!r}") from e
+        nodes = {node.name for node in graph_def.node}
+        if unknown := [s.name for s in specs if s.name.partition(":")[0] not in nodes]:
+            raise CommandError(f"{description} describes input {', '.join(unknown)}, which is not in {path}")
         return specs, list(outputs) or found, trace
     try:
         found_outputs = list(outputs) or default_outputs(graph_def)

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,24 +84,43 @@ def _check_gen(name: str, gen: Mapping[str, Any]) -> None:
 
 
 def specs_from_json(path: str | Path) -> tuple[list[InputSpec], list[str], list[dict[str, int]]]:
-    """(inputs, output tensor names, trace of dims) of a model description in ``bench/models``."""
-    meta: dict[str, Any] = json.loads(Path(path).read_text())
-    specs = []
-    for entry in meta["inputs"]:
-        gen = entry.get("gen", {})
-        _check_gen(entry["name"], gen)
-        specs.append(
-            InputSpec(
-                entry["name"],
-                np.dtype(entry["dtype"]),
-                tuple(entry["shape"]),
-                int(gen.get("lo", 0)),
-                int(gen.get("hi", 2)),
-                gen.get("kind", "auto"),
-                scale=float(gen.get("scale", 1.0)),
-            )
-        )
-    return specs, list(meta["outputs"]), [p["dims"] for p in meta["points"]]
+    """(inputs, output tensor names, trace of dims) of a model description in ``bench/models``. ``ValueError``, ``KeyError`` or
+    ``TypeError`` for what is none."""
+    try:
+        meta: dict[str, Any] = json.loads(Path(path).read_text())
+    except RecursionError as e:
+        raise ValueError("too deeply nested") from e
+    specs = [_described(entry) for entry in meta["inputs"]]
+    outputs, trace = meta["outputs"], [point["dims"] for point in meta["points"]]
+    if not isinstance(outputs, list) or not all(isinstance(name, str) for name in outputs):
+        raise ValueError(f"outputs: a list of names is wanted, not {outputs!r}")
+    for i, dims in enumerate(trace):
+        if not isinstance(dims, dict):
+            raise ValueError(f"points[{i}]: dims: an object is wanted, not {dims!r}")
+        for name in {*dim_names(specs), *dims}:
+            if not _is_extent(dims.get(name)):
+                raise ValueError(f"points[{i}]: {name}: an extent is wanted, not {dims.get(name)!r}")
+    return specs, outputs, trace
+
+
+def _described(entry: Mapping[str, Any]) -> InputSpec:
+    name, shape, gen = entry["name"], entry["shape"], entry.get("gen", {})
+    if not isinstance(name, str):
+        raise ValueError(f"the name of an input is text, not {name!r}")
+    if not isinstance(shape, list) or not all(isinstance(d, str) or _is_extent(d) for d in shape):
+        raise ValueError(f"input {name}: shape: a list of names and extents is wanted, not {shape!r}")
+    if not isinstance(gen, dict):
+        raise ValueError(f"input {name}: gen: an object is wanted, not {gen!r}")
+    _check_gen(name, gen)
+    dtype, low, high = np.dtype(entry["dtype"]), gen.get("lo", 0), gen.get("hi", 2)
+    least, most = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (-(1 << 63), (1 << 63) - 1)
+    if not all(isinstance(x, int) for x in (low, high)) or not least <= low <= most:
+        raise ValueError(f"input {name}: gen: lo and hi are whole numbers, lo one of {dtype}, not {low!r} and {high!r}")
+    return InputSpec(name, dtype, tuple(shape), low, high, gen.get("kind", "auto"), scale=float(gen.get("scale", 1.0)))
+
+
+def _is_extent(x: object) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 0
 
 
 def specs_from_graph(
@@ -204,10 +224,23 @@ def sample_sizes(specs: Sequence[InputSpec], count: int, seed: int = 0) -> list[
     return out
 
 
+#: of an array, at most: numpy counts the bytes of wider elements in 63 bits
+_MOST_ELEMENTS = 1 << 58
+
+
 def make_feeds(specs: Sequence[InputSpec], sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
-    """One array per input."""
+    """One array per input. ``MemoryError``, with the input and its shape, where one does not fit."""
     rng = np.random.default_rng(seed)
-    return [s.make(s.shape(sizes), rng) for s in specs]
+    return [_made(s, s.shape(sizes), rng) for s in specs]
+
+
+def _made(spec: InputSpec, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    try:
+        if math.prod(max(d, 1) for d in shape) > _MOST_ELEMENTS:  # numpy has other errors for these
+            raise MemoryError
+        return spec.make(shape, rng)
+    except MemoryError as e:
+        raise MemoryError(f"input {spec.name} at {list(shape)} does not fit in memory") from e
 
 
 def broadcast_feeds(specs: Sequence[InputSpec], seed: int = 0, limit: int = 3) -> list[list[np.ndarray]]:

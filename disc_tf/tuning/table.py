@@ -127,7 +127,9 @@ def parse(text: str, name: str) -> Table:
     """The table that a JSON text is. ``name``: of the file, for errors. `TableError`."""
     try:
         data = json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, name))
-    except json.JSONDecodeError as e:
+    except TableError:
+        raise
+    except ValueError as e:  # also a number of more digits than Python reads
         raise TableError(f"{name}: not JSON: {e}") from e
     except RecursionError as e:
         raise TableError(f"{name}: not a table: too deeply nested") from e

@@ -27,6 +27,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph = make_graph(directory / "in.pb")
     np.save(directory / "x.npy", np.ones((3, 8), np.float32))
     np.savez(directory / "wrong.npz", y=np.ones(3, np.float32))
+    other = {"inputs": [{"name": "q", "dtype": "float32", "shape": [3, 8]}], "outputs": [], "points": []}
+    (directory / "other.json").write_text(json.dumps(other))
+    (directory / "deep.json").write_text("[" * 100_000)
     out = directory / "model.disc"
     assert run("optimize", graph, "-o", out, "-q", "--no-verify", "--target", "native", "--no-use-tf-shapes") == 0
     return out
@@ -100,6 +103,8 @@ BAD = [
     (["{m}", "-o", "{d}/t.json", "--runs", "0"], 2, "0 is less than 1"),
     (["{m}", "-o", "{d}/t.json", "--shape", "x"], 2, "write it as NAME=EXTENT"),
     (["{m}", "-o", "{d}/t.json", "--shape", "q=3"], 2, "unknown dim q, no extent for x/0; dims: x/0"),
+    (["{m}", "-o", "{d}/t.json", "--shape", f"x/0={1 << 45}"], 3, "input x at [35184372088832, 8] does not fit in memory: take smaller"),
+    (["{d}/in.pb", "-o", "{d}/t.json", "--shape", f"x/0={1 << 70}"], 3, "8] does not fit in memory: take smaller"),
     (["{m}", "-o", "{d}/t.json", "--shape", "x/0=3", "--input", "x={d}/x.npy"], 2, "one of the two"),
     (["{m}", "-o", "{d}/t.json", "--inputs", "{d}/wrong.npz"], 3, "unknown input y"),
     (["{m}", "-o", "{d}/t.json", "--input", "x={d}/none.npy"], 3, "cannot read"),
@@ -107,6 +112,8 @@ BAD = [
     (["{m}", "-o", "{d}/t.json", "--signature", "s"], 2, "--signature is for SavedModels: a .disc file is one signature"),
     (["{m}", "-o", "{d}/t.json", "--outputs", "y"], 2, "--outputs is for graphs"),
     (["{m}", "-o", "{d}/t.json", "--inputs-json", "{d}/x.npy"], 3, "is not a model description"),
+    (["{d}/in.pb", "-o", "{d}/t.json", "--inputs-json", "{d}/other.json"], 3, "other.json describes input q, which is not in"),
+    (["{d}/in.pb", "-o", "{d}/t.json", "--inputs-json", "{d}/deep.json"], 3, "is not a model description"),
     (["{d}/none.pb", "-o", "{d}/t.json"], 3, "cannot read"),
     (["{d}/x.npy", "-o", "{d}/t.json"], 3, "not a serialized"),
     (["{d}", "-o", "{d}/t.json"], 3, "saved_model.pb"),

@@ -85,6 +85,7 @@ def test_bad_tables_say_where_and_what(path: str, value: Any, message: str) -> N
     [
         ("", "not JSON"), ("{", "not JSON"), ("[1]", "an object with isa"), ("null", "an object with isa"),
         ('{"isa": "x86-64-v2", "isa": "x86-64-v3"}', "'isa' is there twice"), ("[" * 100_000, "not"),
+        ('{"isa": ' + "9" * 5000 + "}", "not JSON: .* digits"),
     ],
 )  # fmt: skip
 def test_what_is_no_table_is_refused(text: str, message: str) -> None:
