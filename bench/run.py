@@ -141,12 +141,14 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True, help="directory of materialised models")
     kept_there = "where peers' interpreters and converted models are kept"
     parser.add_argument("--environments", type=Path, default=Path("build/bench"), help=kept_there)
-    parser.add_argument("--names", nargs="+", default=list(DEFAULT_MODELS))
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--names", nargs="+", default=list(DEFAULT_MODELS), help=f"models (default: {' '.join(DEFAULT_MODELS)})")
+    parser.add_argument(
+        "--engines", nargs="+", default=list(ENGINES), choices=ENGINES, metavar="E", help=f"of: {', '.join(ENGINES)} (default: all)"
+    )
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of every engine (default: all)")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds at each shape (default: 5)")
     parser.add_argument("--json", type=Path, help="what was measured; models that are not named keep what the file has of them")
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--markdown", type=Path, help="an existing page, whose measured part is rewritten (default: none)")
     args = parser.parse_args()
     page = replace_measured(args.markdown.read_text(), "") if args.markdown else ""
     machine = machine_at_best(args.threads)

@@ -44,7 +44,8 @@ VERBS: dict[str, Verb] = {
         inspect.add_arguments,
         inspect.run,
         "examples:\n  disc-tf inspect graph.pb --report clusters.html\n"
-        "  disc-tf inspect graph.pb --explain encoder/layer_0/Softmax\n  disc-tf inspect graph.pb --draw clusters.svg",
+        "  disc-tf inspect graph.pb --explain encoder/layer_0/Softmax\n  disc-tf inspect graph.pb --draw clusters.svg\n"
+        "  disc-tf inspect graph.pb --kernels --shape B=4,S=61 --threads 1",
     ),
     "verify": Verb(
         "run two graphs on the same inputs and compare",

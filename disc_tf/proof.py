@@ -6,6 +6,7 @@ slower, is put back and named in the report.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from disc_tf.frontend.tfproto import serialized
 from disc_tf.report import NOT_TIMED, LeftOut, ShapeResult, counted
 from disc_tf.testing.differential import verify_graphs
 from disc_tf.testing.inputs import InputSpec, broadcast_feeds, sample_sizes
-from disc_tf.testing.timing import pooled
+from disc_tf.testing.timing import busy, pooled
 
 #: runs of the search for the clusters at fault
 MAX_ATTEMPTS = 32
@@ -49,10 +50,10 @@ def prove(
     deadline = time.monotonic() + time_budget if time_budget else math.inf
     two_bodies = any(c.bodies == 2 for c in report.clusters)
 
-    def attempt(graph: Any, with_timing: bool) -> list[ShapeResult]:
+    def attempt(graph: Any, with_timing: bool, each: Callable[[ShapeResult], None] | None = None) -> list[ShapeResult]:
         path = directory / "candidate.pb"
         path.write_bytes(serialized(graph))
-        options = {"timing": with_timing, "threads": threads, "broadcast": two_bodies, "deadline": deadline}
+        options = {"timing": with_timing, "threads": threads, "broadcast": two_bodies, "deadline": deadline, "progress": each}
         return verify_graphs(original, path, specs, outputs, sizes, **options)
 
     def late() -> bool:
@@ -63,7 +64,10 @@ def prove(
 
     shapes = len(sizes) + (len(broadcast_feeds(specs)) if two_bodies else 0)
     progress(f"verifying at {counted(shapes, 'shape')} against TensorFlow")
-    found = attempt(result.graph_def, timing)
+    if timing and (note := busy()):
+        progress(note)
+    done = itertools.count(1)
+    found = attempt(result.graph_def, timing, lambda _result: progress(f"verified ({next(done)} of {shapes})"))
     clusters = [c for c in report.clusters if c.status == "compiled"]
     if not all_ok(found):
         bad = bisect(clusters, lambda launched: all_ok(without(launched, False)), late)

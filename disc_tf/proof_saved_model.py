@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,8 +22,9 @@ from disc_tf.proof import (
 )
 from disc_tf.report import FOREIGN, NOT_TIMED, ShapeResult, counted
 from disc_tf.saved_model_report import MAIN_GRAPH
-from disc_tf.testing.saved_models import ModelCheck
+from disc_tf.testing.saved_models import ModelCheck, Progress
 from disc_tf.testing.signatures import plan_model
+from disc_tf.testing.timing import busy
 
 Found = dict[str, list[ShapeResult]]
 
@@ -87,7 +89,10 @@ class _Proof:
         report = self.report
         cases = sum(len(c) for c in check.cases.values())
         self.progress(f"verifying {counted(len(check.cases), 'signature')} at {counted(cases, 'shape')} against TensorFlow")
-        found = self._attempt(check, self.timing)
+        if self.timing and (note := busy()):
+            self.progress(note)
+        done = itertools.count(1)
+        found = self._attempt(check, self.timing, each=lambda *_result: self.progress(f"verified ({next(done)} of {cases})"))
         if not _ok(found):
             wrong = [name for name, results in found.items() if not all_ok(results)]
             why = f"signature {wrong[0]} differs from TensorFlow: {first_failure(found[wrong[0]])}"
@@ -112,8 +117,8 @@ class _Proof:
             found = self._give_up(check, bad, why)
         return found
 
-    def _attempt(self, check: ModelCheck, timing: bool, signatures: Sequence[str] | None = None) -> Found:
-        return check.attempt(self.candidate, timing=timing, deadline=self.deadline, signatures=signatures)
+    def _attempt(self, check: ModelCheck, timing: bool, signatures: Sequence[str] | None = None, each: Progress | None = None) -> Found:
+        return check.attempt(self.candidate, timing=timing, deadline=self.deadline, signatures=signatures, progress=each)
 
     def _launched(self) -> list[str]:
         return [name for name, c in self.report.clusters.items() if c.status == "compiled"]

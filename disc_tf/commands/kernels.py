@@ -134,7 +134,7 @@ def _compiled(args: argparse.Namespace, options: Options, source: _Source, say: 
     if not report.compiled_clusters:
         why = f"nothing is compiled, so there are no kernels: `disc-tf inspect {args.input}` says why"
         raise CommandError(f"{args.input}: {why}", NOTHING_COMPILED)
-    say("timing kernels")
+    _announce(say)
     try:
         with scratch() as temp:
             report.profile, report.machine = profile_graph(result, specs, sizes, temp, threads=args.threads)
@@ -160,7 +160,7 @@ def _standalone(args: argparse.Namespace, say: Say) -> int:
         specs = standalone_specs(args.input)
         sizes = parse_sizes(args.shape)
         check_sizes(specs, sizes)
-        say("timing kernels")
+        _announce(say)
         report = Report()
         for at in sizes or [sample_sizes(specs, 6)[5]]:
             profile, report.machine = profile_file(args.input, specs, at, threads=args.threads)
@@ -170,6 +170,14 @@ def _standalone(args: argparse.Namespace, say: Say) -> int:
     known = any(k.predicted_us is not None for p in report.profile for k in p.kernels)
     _print(args, report, "" if known else _AS_IT_IS)
     return OK
+
+
+def _announce(say: Say) -> None:
+    from disc_tf.testing.timing import busy
+
+    if note := busy():
+        say(note)
+    say("timing kernels")
 
 
 def _print(args: argparse.Namespace, report: Report, note: str) -> None:

@@ -76,7 +76,7 @@ def options_from(args: argparse.Namespace) -> Options:
         options = Options.from_overrides(**given)
         if other := sorted({t.isa for t in options.tables} - {*options.targets}):
             what = f"a table is for {', '.join(other)}, and targets are {', '.join(options.targets)}"
-            raise OptionError(f"option 'tuning': {what}: add --target")
+            raise OptionError(f"option 'tuning': {what}: name both in --target, or leave --tuning out")
         if not getattr(args, "dry_run", False):
             make_dump_dir(options)
         return options

@@ -38,7 +38,7 @@ from disc_tf.scratch import scratch
 from disc_tf.testing.cold import cold_starts, graph_starter
 from disc_tf.testing.differential import BenchRow, OptimizedRaised, bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
-from disc_tf.testing.timing import interval, pooled
+from disc_tf.testing.timing import busy, interval, pooled
 
 _ADVICE = "give other shapes (--shape) or values (--inputs-json)"
 
@@ -118,7 +118,8 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape_arguments(parser)
     verify_model.add_model_arguments(parser)
     parser.add_argument("--report", metavar="F", help=REPORT_HELP)
-    parser.add_argument("--rounds", type=at_least(1), default=9, metavar="N", help="interleaved rounds per shape (6 give intervals)")
+    rounds = "interleaved rounds per shape (default: 9; 6 give intervals)"
+    parser.add_argument("--rounds", type=at_least(1), default=9, metavar="N", help=rounds)
     parser.add_argument("--cold", type=at_least(0), default=0, metavar="N", help="also time load and first run in N fresh processes a side")
     parser.add_argument("--csv", metavar="F", help="write one line a shape as CSV")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -241,6 +242,8 @@ def _bench(args: argparse.Namespace, directory: str) -> int:
     skipped: list[dict[str, Any]] = []
 
     say, done = Say(args.json), itertools.count(1)
+    if note := busy():
+        say(note)
 
     def step() -> None:
         say(f"timing ({next(done)} of {len(sizes)})")

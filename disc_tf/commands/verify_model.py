@@ -23,7 +23,13 @@ from disc_tf.testing.tf_process import SavedModelProcess, SignatureSide
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags that only SavedModels have."""
     group = parser.add_argument_group("SavedModels")
-    group.add_argument("--signature", action="append", default=[], metavar="S", help="only this signature (repeatable; default: all)")
+    group.add_argument(
+        "--signature",
+        action="append",
+        default=[],
+        metavar="S",
+        help="only this signature (repeatable; default: verify takes all, bench serving_default)",
+    )
     tags = "load only the graph with these tags (default: verify takes all, bench the one tagged serve)"
     group.add_argument("--tag", action="append", default=[], metavar="T", help=tags)
     loaders = {"choices": ["auto", "tf2", "session"], "default": "auto"}

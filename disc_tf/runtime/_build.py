@@ -2,7 +2,7 @@
 
 A wheel carries ``libdisc_ral.so`` and ``libdisc_tf_op.so`` beside this file. In a source checkout (the directory with
 CMakeLists.txt) they are built into ``build/runtime`` with CMake, and built again when a source is newer; that takes
-some seconds and any C++17 compiler. A lock file keeps processes that need them at the same time apart.
+a minute or more and any C++17 compiler, and is said on standard error. A lock file keeps processes that need them at the same time apart.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def build(build_dir: Path | None = None) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _up_to_date(directory):
             return directory
+        print(f"disc_tf: compiling the runtime into {directory} (once, a minute or more)", file=sys.stderr, flush=True)
         commands = [
             [cmake, "-S", str(_ROOT), "-B", str(directory), "-DCMAKE_BUILD_TYPE=Release"],
             [cmake, "--build", str(directory), "--parallel", "2"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,8 @@ CONFIDENCE = 0.95
 #: seconds that one side runs in a round
 _ROUND_SECONDS = 0.05
 _RESAMPLES = 2000
+#: processes per processor from which on others are in the way; a compile before and the timing itself stay below
+_BUSY = 1.5
 
 #: (how often, warm-up runs) -> seconds of each run
 Run = Callable[[int, int], list[float]]
@@ -96,3 +99,19 @@ def pooled(groups: Sequence[Sequence[float]], confidence: float = CONFIDENCE, se
         drawn += np.median(g[rng.integers(0, len(g), (_RESAMPLES, len(g)))], axis=1)
     low, high = np.quantile(drawn / len(logs), [(1 - confidence) / 2, (1 + confidence) / 2])
     return math.exp(middle), float(np.exp(low)), float(np.exp(high))
+
+
+def busy(load: float | None = None, processors: int | None = None) -> str | None:
+    """What to say before times are taken on a machine that is busy with other work; None where it is not, or cannot be known.
+
+    load: processes that run or wait for a processor, the mean of a minute; processors: of the host. Default: what the system says.
+    """
+    try:
+        load = os.getloadavg()[0] if load is None else load
+    except OSError:
+        return None
+    processors = processors or os.cpu_count() or 1
+    if load <= _BUSY * processors:
+        return None
+    what = f"load average {load:.1f}, {processors} processor{'s' if processors > 1 else ''}"
+    return f"this machine is busy ({what}): times and ratios are not to be relied on, repeat them when it is quiet"

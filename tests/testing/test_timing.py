@@ -9,7 +9,7 @@ import pytest
 
 from disc_tf.proof import is_slower
 from disc_tf.report import ShapeResult, shape_line
-from disc_tf.testing.timing import interval, pooled, race, warm_up
+from disc_tf.testing.timing import busy, interval, pooled, race, warm_up
 
 
 @pytest.mark.parametrize("rounds", [6, 7, 9, 15, 40])
@@ -76,3 +76,12 @@ def test_warm_up_ends_when_times_are_stable() -> None:
     assert warm_up(run) == 18  # three batches at 3.0 after three that fell
     noisy = iter(range(1, 10**6))
     assert warm_up(lambda n, _: [float(2 ** (next(noisy) % 9)) for _ in range(n)], seconds=0.05) >= 3
+
+
+@pytest.mark.parametrize(
+    ("load", "processors", "noted"), [(3.0, 2, False), (3.2, 2, True), (40.0, 64, False), (1.6, 1, True), (0.0, 1, False)]
+)
+def test_a_busy_machine_is_named(load: float, processors: int, noted: bool) -> None:
+    note = busy(load, processors)
+    assert (note is not None) is noted
+    assert not noted or f"load average {load:.1f}, {processors} processor" in str(note)
