@@ -228,7 +228,7 @@ def check_sizes(specs: Sequence[InputSpec], sizes: Sequence[dict[str, int]], own
         wrong = [f"unknown dim {', '.join(extra)}"] if (extra := sorted(size.keys() - names)) else []
         wrong += [f"no extent for {', '.join(missing)}"] if (missing := sorted(names - size.keys())) else []
         if wrong:
-            way_out = own_names if extra else ""
+            way_out = own_names if extra else "; one --shape has all of them, as in NAME=1,NAME=2" if size else ""
             raise CommandError(f"--shape: {', '.join(wrong)}; dims: {', '.join(sorted(names)) or 'none'}{way_out}", USAGE)
 
 

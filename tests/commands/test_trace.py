@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from disc_tf import atomic
+from disc_tf.commands.common import CommandError, check_sizes
 from disc_tf.frontend.tfproto import serialized
+from disc_tf.testing.inputs import InputSpec
 from tests.commands.test_cli import make_graph, run
 from tests.frontend.graphs import G
 from tests.insight.test_chrome_trace import check_tracks
@@ -220,3 +222,10 @@ def test_a_signature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = ["--inputs", tmp_path / "in.npz", "--min-cluster-size", "1"]
     assert run("trace", tmp_path / "model", "-o", tmp_path / "t.json", "-q", *given) == 0
     assert next(e for e in read(tmp_path / "t.json") if e["cat"] == "run")["args"]["arguments"] == {"serving_default_x": [5, 8]}
+
+
+def test_a_dim_that_is_missing_has_a_way_out() -> None:
+    specs = [InputSpec("x", np.dtype(np.float32), ("a", "b"))]
+    with pytest.raises(CommandError, match="no extent for b; dims: a, b; one --shape has all of them"):
+        check_sizes(specs, [{"a": 1}])
+    check_sizes(specs, [{"a": 1, "b": 2}])
