@@ -211,9 +211,13 @@ def shape_text(text: str) -> str:
     """The type of ``--shape``: what `parse_sizes` takes, as it is (a configuration file has it so, too)."""
     pairs = [[x.strip() for x in part.partition("=")] for part in text.split(",")]
     names = [name for name, _, _ in pairs]
-    if not all(names) or len(set(names)) < len(names) or not all(value.isascii() and value.isdigit() for _, _, value in pairs):
+    if not all(names) or len(set(names)) < len(names) or not all(map(_is_extent, (value for _, _, value in pairs))):
         raise argparse.ArgumentTypeError(f"{text!r}: write it as NAME=EXTENT,NAME=EXTENT")
     return text
+
+
+def _is_extent(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 30
 
 
 def parse_sizes(texts: Sequence[str]) -> list[dict[str, int]]:

@@ -54,7 +54,7 @@ def apply(parser: argparse.ArgumentParser, args: argparse.Namespace, path: str, 
             content = tomllib.load(f)
     except OSError as e:
         raise CommandError(f"cannot read {path}: {e.strerror or e}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (ValueError, RecursionError) as e:  # a number of too many digits is another ValueError than tomllib's
         raise CommandError(f"{path}: not TOML: {e}", USAGE) from e
     known = settings(parser)
     for name, value in content.items():

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from disc_tf.insight.tune import tune
     from disc_tf.insight.tune_cases import USUAL
-    from disc_tf.runtime.executable import set_num_threads
+    from disc_tf.runtime.executable import DiscError, set_num_threads
     from disc_tf.tuning import shipped
 
     isa = _target(args.target)
@@ -48,7 +48,10 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{VARIABLE}={policy} {why}", USAGE)
     say = Say(args.quiet or args.json)
     cases = _cases(args.model, say) if args.model else list(USUAL)
-    set_num_threads(args.threads)
+    try:
+        set_num_threads(args.threads)
+    except DiscError as e:
+        raise CommandError(f"--threads {args.threads}: {e.message}", USAGE) from e
     try:
         tuned = tune(shipped(isa), cases, float(args.seconds), say)
     finally:

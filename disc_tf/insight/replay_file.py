@@ -167,7 +167,7 @@ def read_replay(path: str | Path) -> Replay:
             )  # fmt: skip
     except zipfile.BadZipFile as e:
         raise ReplayError(f"{path}: not a replay file (a zip file is wanted): {e}") from e
-    except (KeyError, ValueError, TypeError, EOFError, NotImplementedError) as e:
+    except (KeyError, ValueError, TypeError, EOFError, NotImplementedError, RecursionError) as e:
         if isinstance(e, ReplayError):
             raise
         raise ReplayError(f"{path}: the replay file is damaged: {type(e).__name__}: {e}") from e

@@ -64,7 +64,7 @@ def read_tables(path: str | Path, fields: set[str]) -> list[dict[str, Any]]:
         content = tomllib.loads(data.decode())
     except OSError as e:
         raise TrustError(f"{path}: {e.strerror or e}") from e
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+    except (ValueError, RecursionError):
         raise TrustError(f"{path}: not a TOML file (see docs/service.md, signing)") from None
     tables = content.pop("key", [])
     if content or not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):

@@ -94,6 +94,8 @@ def test_flags_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("[options]\nstrict = true", 2, "unknown setting options"),
         ("targets = ['x86-64-v9']", 2, "'x86-64-v9' is not one of"),
         ("points =", 2, "not TOML"),
+        ("fuel = " + "9" * 5000, 2, "not TOML"),
+        ("deny = " + "[" * 5000, 2, "not TOML"),
         (b"\xff\xfe", 2, "not TOML"),
         (None, 3, "cannot read"),
     ],

@@ -104,6 +104,7 @@ BAD = [
     (["{m}", "-o", "{d}"], 3, "it is a directory"),
     (["{m}", "-o", "{d}/t.json", "--runs", "0"], 2, "0 is less than 1"),
     (["{m}", "-o", "{d}/t.json", "--shape", "x"], 2, "write it as NAME=EXTENT"),
+    (["{m}", "-o", "{d}/t.json", "--shape", "x/0=" + "9" * 5000], 2, "write it as NAME=EXTENT"),
     (["{m}", "-o", "{d}/t.json", "--shape", "q=3"], 2, "unknown dim q, no extent for x/0; dims: x/0"),
     (["{m}", "-o", "{d}/t.json", "--shape", f"x/0={1 << 45}"], 3, "input x at [35184372088832, 8] does not fit in memory: take smaller"),
     (["{d}/in.pb", "-o", "{d}/t.json", "--shape", f"x/0={1 << 70}"], 3, "8] does not fit in memory: take smaller"),

@@ -74,6 +74,7 @@ def test_bad_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     for argv, code, message in [
         (["-o", str(tmp_path)], 3, "it is a directory"), (["-o", str(tmp_path / "none" / "t.json")], 3, "cannot write"),
         (["--model", str(tmp_path / "none.pb")], 3, "cannot read"), (["--model", str(empty)], 3, "the file is empty"),
+        (["--threads", "5000000000"], 2, "--threads 5000000000: number of threads must be"),
         (["--model", str(nothing)], 3, "no product and no convolution is compiled"),
         (["--model", str(empty), "-o", str(empty)], 2, "same"),
     ]:  # fmt: skip

@@ -127,6 +127,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "not a zip": (lambda d: b"nonsense", "not a replay file"),
     "cut": (lambda d: d[: len(d) // 2], "not a replay file"),
     "no manifest": (lambda d: _rewritten(d, lambda f: f.pop("manifest.json")), "damaged"),
+    "too deep": (lambda d: _rewritten(d, lambda f: f.update({"manifest.json": b"[" * 100_000})), "damaged"),
     "not json": (lambda d: _rewritten(d, lambda f: f.update({"manifest.json": b"{"})), "damaged"),
     "another format": (lambda d: _rewritten(d, lambda f: _manifest(f, format=99)), "replay format 99"),
     "no input": (lambda d: _rewritten(d, lambda f: f.pop("inputs/0.npy")), "damaged"),
