@@ -46,6 +46,7 @@ def permuted_region(access: Access, nodes: Sequence[Op], outputs: Sequence[Value
                 return None
         elif member is out or not _read(access, region, made, member, frame):
             return None
+        region.level[member] = "full"
         if member is not out:
             region.alias[out] = member
         region.writes.append((out, of_value(out)))

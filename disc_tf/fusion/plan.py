@@ -18,7 +18,7 @@ from disc_tf.fusion.patterns import attention_group, gemm_group, match_attention
 from disc_tf.fusion.permuted import permuted_region
 from disc_tf.fusion.region import RegionBuilder
 from disc_tf.fusion.side_by_side import beside
-from disc_tf.fusion.stitch import is_row_reduce, rows_group
+from disc_tf.fusion.stitch import is_row_reduce, rows_group, settle_rows
 from disc_tf.fusion.types import Fusion, Plan, Region
 from disc_tf.fusion.views import VIEW_OPS, View, apply_op
 from disc_tf.ir.core import Function, Op, Value, may_fail
@@ -43,6 +43,7 @@ def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False) -
     access.warm()
     settle_dots(access)
     settle_convolutions(access)
+    settle_rows(access)
     _settle_borders(access)
     grouping = Grouping(access)
     nodes = grouping.nodes

@@ -19,6 +19,27 @@ def is_row_reduce(op: Op, access: Access) -> bool:
     return trailing(op.operands[0].dims, op.attrs["dimensions"], access)
 
 
+#: extent of a row from which on it is worth a transposed copy
+_LONG_ROW = 16
+
+
+def settle_rows(access: Access) -> None:
+    """Rows that lie across what they are read from (the softmax of another axis than the last) are transposed before, by a loop in tiles:
+    each pass over them would gather one element from each line of the caches. Products are left to the patterns around them."""
+    for op in access.fn.body.ops:
+        if not is_row_reduce(op, access):
+            continue
+        x = op.operands[0]
+        view = access.view(x) if x.op is not None and x.op.name == "transpose" else None
+        if view is None or view.source is None or (view.source.op is not None and view.source.op.name == "dot_general"):
+            continue
+        *others, last = view.axes
+        short = last.extent.is_static and int(last.extent) < _LONG_ROW
+        along = last.stride == 0 or access.env.is_equal(last.stride, 1) is True
+        if not (short or along) and any(access.env.is_equal(axis.stride, 1) is True for axis in others):
+            access.materialise(x)
+
+
 def rows_group(grouping: Grouping, reduce: Op) -> Group:
     """Grow rows around a reduce: elementwise producers and consumers, other reductions of the same rows, embedding lookups."""
     access = grouping.access

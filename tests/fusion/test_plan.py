@@ -232,3 +232,28 @@ def _acyclic(label: list[int], edges: list[tuple[int, int]]) -> bool:
     except graphlib.CycleError:
         return False
     return True
+
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "want"),
+    [
+        (("m", "n"), (40, 30), ["loop", "rows"]),
+        ((40, "n"), (40, 30), ["loop", "rows"]),
+        ((4, "n"), (4, 30), ["rows"]),  # rows too short for a copy
+    ],
+)
+def test_rows_across_what_they_read(dims, shape, want):
+    """The softmax of another axis than the last: transposed in tiles before, and not gathered in each pass."""
+    fn = function([(F32, dims)], lambda b, x: softmax(b, b.transpose(x, (1, 0))))
+    assert kinds(check(fn, shape)) == want
+
+
+def test_transposes_among_elementwise_ops_are_one_loop():
+    """All of them over the space of the result, whichever side of a transpose they stand on."""
+    fn = function([X, (F32, ("n", "m"))], lambda b, x, y: b.tanh(b.add(b.transpose(b.exponential(x), (1, 0)), y)))
+    plan = check(fn, (5, 7), (7, 5))
+    (loop,) = plan.kernels()
+    region = loop.attrs["region"]
+    assert [op.name for op in region.ops] == ["exponential", "add", "tanh"]
+    assert [tuple(str(a.stride) for a in view.axes) for view in region.reads.values()] == [("1", "n"), ("m", "1")]
