@@ -12,7 +12,7 @@ from disc_tf.commands.common import BAD_INPUT, OK, USAGE, CommandError, check_di
 from disc_tf.commands.kinds import is_optimized
 from disc_tf.commands.progress import Say
 from disc_tf.commands.signers import VARIABLE
-from disc_tf.commands.verify import at_least
+from disc_tf.commands.verify import at_least, between
 from disc_tf.options import TARGETS
 from disc_tf.report import counted
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "instruction set to tune for (default: this machine's)"
     parser.add_argument("--target", choices=("native", *TARGETS), default="native", metavar="T", help=what)
-    parser.add_argument("--seconds", type=at_least(1), default=300, metavar="N", help="time to take at most (default: 300)")
+    parser.add_argument("--seconds", type=between(1, 10**9), default=300, metavar="N", help="time to take at most (default: 300)")
     parser.add_argument("-o", "--output", metavar="F.json", help="write the table, for `disc-tf optimize --tuning F.json`")
     what = "measure the products and convolutions of this graph (repeatable; default: usual ones)"
     parser.add_argument("--model", action="append", default=[], metavar="F", help=what)

@@ -42,6 +42,8 @@ def parse_hint(text: str) -> tuple[str, list[DimHint]]:
     rest = rest.strip()
     if not name.strip() or not (rest.startswith("[") and rest.endswith("]")):
         raise GraphError(f"hint {text!r}: write it as `input: [dim, ...]`")
+    if (long := re.search(r"\d{19,}", rest)) is not None:
+        raise GraphError(f"hint {text[:60]!r}...: {long[0][:12]}... has {len(long[0])} digits; a dim has 18 at most")
     dims: list[DimHint] = []
     for item in [i for i in rest[1:-1].split(",") if i.strip()]:
         m = _ITEM.match(item)
