@@ -28,7 +28,7 @@ from disc_tf.ir.types import DType
 
 #: extents of a tile: along the axis that the values lie along, and along the last axis of the space
 _ACROSS, _ALONG = 32, 128
-#: extent of both axes from which on tiles pay
+#: extent of the axis across from which on tiles pay
 _LEAST = 8
 
 
@@ -54,36 +54,38 @@ class Crossing:
 
 def find_crossing(region: Region, env: ShapeEnv) -> Crossing | None:
     """How to walk a region that reads something across its space; None where it does not, or not so that tiles help."""
+    if region.gathers or region.inner:
+        return None
+    region = _reordered(region, [k for k, d in enumerate(region.space) if env.is_equal(d, ONE) is not True])
     rank = len(region.space)
-    if rank < 2 or region.gathers or region.inner or env.is_equal(region.space[-1], ONE) is True:
+    if rank < 2:
         return None
     views = [*region.reads.values(), *region.iotas.values(), *(view for _, view in region.writes)]
 
-    def begins(last: int, stop: int) -> int:
-        """The first axis of the run up to ``last`` that walks as one in every view, ``stop`` left out."""
-        while last > stop and all(env.is_equal(v.axes[last - 1].stride, v.axes[last].stride * region.space[last]) is True for v in views):
+    def begins(last: int) -> int:
+        """The first axis of the run up to ``last`` that walks as one in every view."""
+        while last > 0 and all(env.is_equal(v.axes[last - 1].stride, v.axes[last].stride * region.space[last]) is True for v in views):
             last -= 1
         return last
 
-    along = begins(rank - 1, 0)
+    along = begins(rank - 1)
     crossing: dict[int, list[Value]] = {}
     for value, view in region.reads.items():
         stride = view.axes[-1].stride
         if stride == 0 or env.is_equal(stride, ONE) is True:
             continue
         for axis in range(along):
-            if env.is_equal(view.axes[axis].stride, ONE) is True and env.is_equal(region.space[axis], ONE) is not True:
+            if env.is_equal(view.axes[axis].stride, ONE) is True:
                 crossing.setdefault(axis, []).append(value)
                 break
     if not crossing:
         return None
     axis = max(crossing, key=lambda k: (len(crossing[k]), k))
-    across = range(begins(axis, 0), axis + 1)
+    across = range(begins(axis), axis + 1)
     others = [k for k in range(along) if k not in across]
     order = [*others, *across, *range(along, rank)]
     found = Crossing(_reordered(region, order), (len(others), len(across), rank - along), tuple(crossing[axis]))
-    small = any(d.is_static and int(d) < _LEAST for d in (found.across,))
-    return None if small else found
+    return None if found.across.is_static and int(found.across) < _LEAST else found
 
 
 def _reordered(region: Region, order: Sequence[int]) -> Region:
@@ -100,11 +102,10 @@ def _reordered(region: Region, order: Sequence[int]) -> Region:
 
 
 def emit_crossing(fusion: Fusion, ctx: EmitContext, crossing: Crossing, width: int, ps: float) -> Variant:
-    """The kernel in tiles, guarded where its extents may be too small for them. width: lanes; ps: picoseconds a point."""
+    """The kernel in tiles, guarded where the axis across may be too short for them. width: lanes; ps: picoseconds a point."""
     kernel = _emit(fusion, ctx, crossing, width, ps)
-    least = Dim.of(_LEAST)
-    terms = tuple((d, "ge", least) for d in (crossing.across,) if not d.is_static)
-    return Variant(Guard(terms) if terms else None, (kernel,))
+    guard = None if crossing.across.is_static else Guard(((crossing.across, "ge", Dim.of(_LEAST)),))
+    return Variant(guard, (kernel,))
 
 
 def _emit(fusion: Fusion, ctx: EmitContext, crossing: Crossing, width: int, ps: float) -> Kernel:

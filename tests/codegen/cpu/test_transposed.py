@@ -78,7 +78,13 @@ def swapped(c):
     return [c.b.transpose(_scaled(c.b, x), (0, 2, 1))]
 
 
-SHAPES = [plain, between, two, results, numbered, channels_first, channels_last, reversed_axes, swapped]
+def units(c):
+    """Axes of one element among them."""
+    x = c.arg(F32, (1, "a", 1, "b", 1))
+    return [_scaled(c.b, c.b.transpose(_scaled(c.b, x), (0, 3, 2, 1, 4)))]
+
+
+SHAPES = [units, plain, between, two, results, numbered, channels_first, channels_last, reversed_axes, swapped]
 
 
 def _sizes(names):
