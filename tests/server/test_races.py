@@ -429,6 +429,7 @@ def test_a_signature_speaks_of_the_canonical_request(tmp_path: Path) -> None:
 
         from disc_tf.options import TARGETS
         from disc_tf.remote.canonical import canonical
+        from disc_tf.runtime.cpu import with_extensions
 
         add_key(tmp_path / "keys.toml", "k1", 0.0, 1e5)
         async with front(tmp_path, signer=FileSigner(tmp_path / "keys.toml")) as f:
@@ -441,7 +442,9 @@ def test_a_signature_speaks_of_the_canonical_request(tmp_path: Path) -> None:
                 message.options.targets[:] = targets or TARGETS
                 expected = canonical(message.graph.inline, message.graph.outputs, (), message.options)
                 assert (statement.request, event.result.cached) == (expected.digest, cached)
-                assert list(statement.targets) == sorted(set(targets or TARGETS)) and statement.key_id == "k1"
+                signed = sorted(with_extensions(set(targets or TARGETS)))
+                assert list(statement.targets) == signed and statement.key_id == "k1"
+                assert ("x86-64-v4-vnni" in signed) == ("x86-64-v4" in (targets or TARGETS))
 
     run(check())
 

@@ -63,7 +63,7 @@ class World:
         pass
 
     def attempt(
-        self, candidate: Path, *, timing: bool, deadline: float, signatures: Sequence[str] | None = None
+        self, candidate: Path, *, timing: bool, deadline: float, signatures: Sequence[str] | None = None, progress: object = None
     ) -> dict[str, list[ShapeResult]]:
         self.attempts.append((timing, tuple(signatures or SIGNATURES)))
         time.sleep(self.seconds)
