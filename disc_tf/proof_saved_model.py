@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from disc_tf.proof import (
+    NO_ELEMENTS,
     all_ok,
     bisect,
     ended_early,
@@ -19,11 +20,15 @@ from disc_tf.proof import (
     runs_here,
     said_slower,
     warn_slower,
+    why_nothing,
+    without_elements,
 )
 from disc_tf.report import FOREIGN, NOT_TIMED, ShapeResult, counted
 from disc_tf.saved_model_report import MAIN_GRAPH
-from disc_tf.testing.saved_models import ModelCheck, Progress
+from disc_tf.testing.differential import first_line
+from disc_tf.testing.saved_models import ROUTES, UNLOADABLE, ModelCheck, Progress
 from disc_tf.testing.signatures import plan_model
+from disc_tf.testing.tf_process import Hosts, ProcessFailed, TfError
 from disc_tf.testing.timing import busy
 
 Found = dict[str, list[ShapeResult]]
@@ -43,6 +48,7 @@ def prove_saved_model(
     sizes: Sequence[Mapping[str, int]] | None = None,
     tolerance: float | None = None,
     progress: Callable[[str], None] = lambda _text: None,
+    hosts: Hosts | None = None,
 ) -> None:
     """Verify (and time) the directory ``candidate`` against ``original``; put back clusters that fail; fill the `SavedModelReport`.
 
@@ -59,8 +65,13 @@ def prove_saved_model(
     compiled = [f for f in report.functions if f.status == "compiled" and f.name != MAIN_GRAPH]
     plan = plan_model(original, tags=report.tags or None, signatures=report.signatures, functions=[f.name for f in compiled])
     two_bodies = any(c.bodies == 2 for c in report.compiled_clusters)
-    with ModelCheck(plan, tolerance=tolerance, points=points, sizes=sizes, threads=threads, two_bodies=two_bodies) as check:
-        proof.run(check)
+    settings = {"tolerance": tolerance, "points": points, "sizes": sizes, "threads": threads, "two_bodies": two_bodies, "hosts": hosts}
+    with ModelCheck(plan, loaders=list(ROUTES), **settings) as check:
+        try:
+            proof.run(check)
+        except (ProcessFailed, TfError) as e:
+            report.warnings.append(f"not verified: TensorFlow does not load the original by {ROUTES[plan.loader]}: {first_line(e)}")
+            return
     run = {name for signature in plan.signatures.values() for name in signature.functions}
     for function in compiled:
         if function.name not in run:
@@ -95,11 +106,13 @@ class _Proof:
         found = self._attempt(check, self.timing, each=lambda *_result: self.progress(f"verified ({next(done)} of {cases})"))
         if not _ok(found):
             wrong = [name for name, results in found.items() if not all_ok(results)]
-            why = f"signature {wrong[0]} differs from TensorFlow: {first_failure(found[wrong[0]])}"
+            failure = first_failure(found[wrong[0]])
+            why = failure if UNLOADABLE in failure else f"signature {wrong[0]} differs from TensorFlow: {failure}"
             bad = self._search(lambda launched: _ok(self._launch(check, launched, False, wrong)))
             found = self._give_up(check, bad, why)
         found = self._slow(check, found)
         report.verification, report.verified = found, _ok(found)
+        report.routes = [ROUTES[loader] for loader in check.used]
         report.warnings += check.warnings
         self._warn(check, found)
 
@@ -150,14 +163,15 @@ class _Proof:
         report = self.report
         for name, results in found.items():
             warn_slower(report.warnings, results, f"signature {name}: ")
-            if results and not any(r.max_abs for r in results) and all_ok(results):
-                why = next((r.message for r in results if r.message), "it gives no result that can be compared")
-                report.warnings.append(f"signature {name} is not verified: at the {len(results)} shapes tried: {why}")
+            if results and not any(r.compared for r in results) and all_ok(results):
+                report.warnings.append(f"signature {name} is not verified: at the {len(results)} shapes tried: {why_nothing(results)}")
+            elif all_ok(results):
+                report.warnings += [f"output {o} of signature {name} is not verified: {NO_ELEMENTS}" for o in without_elements(results)]
         if self._late():
             report.warnings.append(ended_early(self.budget))
         if not self.timing:
             report.warnings.append(NOT_TIMED)
-        if report.verified and not any(r.max_abs for results in found.values() for r in results):
+        if report.verified and not any(r.compared for results in found.values() for r in results):
             report.verified = None
             report.warnings.append("not verified: no result of any signature could be compared")
 

@@ -153,7 +153,7 @@ class ShapeResult:
     """Verification and timing at one set of input shapes. Times in milliseconds, errors absolute and relative.
 
     ``ratios``: how many times faster the optimised graph was in each round; ``interval`` bounds their median with 95 % confidence.
-    ``source``: generated values, or a record of the model's warm-up file.
+    ``source``: generated values, or a record of the model's warm-up file. ``elements``: of each output that was compared.
     """
 
     shapes: dict[str, list[int]]
@@ -166,6 +166,12 @@ class ShapeResult:
     ratios: list[float] = dataclasses.field(default_factory=list)
     interval: tuple[float, float] | None = None
     source: str = "generated"
+    elements: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def compared(self) -> bool:
+        """Whether anything was compared: an output without elements is not."""
+        return any(self.elements.values()) if self.elements else bool(self.max_abs)
 
     @property
     def ratio(self) -> float | None:
@@ -186,7 +192,8 @@ class Report:
     ``compiled_nodes``: those of them inside DiscLaunch. ``flops_share``: part of the floating-point operations that are compiled, with
     unknown dims at their likely or a nominal size (`frontend.flops`); None if there are none or the shapes of a product are not known.
     ``drawing``: the graph as boxes. ``profile``: times of kernels, and ``machine`` what it can do at most (`insight.roofline`), where a
-    profile was made. ``tuning``: target -> digest of the table that schedules are chosen from.
+    profile was made. ``tuning``: target -> digest of the table that schedules are chosen from. ``routes``: the loaders that the proof read
+    the written files with.
     """
 
     compiler_version: str = ""
@@ -209,6 +216,7 @@ class Report:
     profile: list[ClusterProfile] = dataclasses.field(default_factory=list)
     machine: dict[str, Any] = dataclasses.field(default_factory=dict)
     tuning: dict[str, str] = dataclasses.field(default_factory=dict)
+    routes: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def compiled_clusters(self) -> list[ClusterReport]:
@@ -290,8 +298,17 @@ class Report:
         for s in self.verification:
             lines.append("  " + shape_line(s))
         if self.verified is not None:
-            lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
+            lines.append(verified_text({"": self.verification}, self.routes) if self.verified else "NOT verified: see above")
         return "\n".join(lines)
+
+
+def verified_text(found: Mapping[str, Sequence[ShapeResult]], routes: Sequence[str]) -> str:
+    """What was compared, by signature, and of files loaded how."""
+    outputs = {(s, name) for s, results in found.items() for r in results for name, n in r.elements.items() if n}
+    compared = [r for results in found.values() for r in results if r.compared]
+    elements = sum(n for r in compared for n in r.elements.values())
+    what = f": {counted(len(outputs), 'output')}, {counted(elements, 'element')} at {counted(len(compared), 'shape')}" if outputs else ""
+    return f"verified against TensorFlow{what}" + (f"; loaded by {', '.join(routes)}" if routes else "")
 
 
 def counted(number: int, what: str) -> str:

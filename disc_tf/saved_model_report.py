@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from disc_tf.frontend.saved_model import title_of
-from disc_tf.report import REPORT_VERSION, ClusterReport, Report, ShapeResult, compiled_line, shape_line
+from disc_tf.report import REPORT_VERSION, ClusterReport, Report, ShapeResult, compiled_line, shape_line, verified_text
 
 #: how the main graph is named among the functions
 MAIN_GRAPH = "(main graph)"
@@ -31,8 +31,8 @@ class SavedModelReport:
     """Of one MetaGraph, the first that was looked at; those of the file's others are in ``other_graphs``.
 
     ``skipped``: function -> why it was not looked at. ``source_digest``: sha256 of the original's saved_model file.
-    ``verification``: by signature. ``verified``: None if nothing could be compared or it was not asked for. ``reason``: why the whole
-    MetaGraph was left as it is, "" if it was looked at.
+    ``verification``: by signature. ``verified``: None if nothing could be compared or it was not asked for. ``routes``: the loaders that
+    the proof read the written files with. ``reason``: why the whole MetaGraph was left as it is, "" if it was looked at.
     """
 
     compiler_version: str = ""
@@ -46,6 +46,7 @@ class SavedModelReport:
     times_ms: dict[str, float] = dataclasses.field(default_factory=dict)
     verification: dict[str, list[ShapeResult]] = dataclasses.field(default_factory=dict)
     verified: bool | None = None
+    routes: list[str] = dataclasses.field(default_factory=list)
     reason: str = ""
     other_graphs: list[SavedModelReport] = dataclasses.field(default_factory=list)
 
@@ -139,5 +140,5 @@ class SavedModelReport:
             lines.append(f"signature {signature}:")
             lines += [f"  {shape_line(s)}" for s in shapes]
         if self.verified is not None:
-            lines.append("verified against TensorFlow" if self.verified else "NOT verified: see above")
+            lines.append(verified_text(self.verification, self.routes) if self.verified else "NOT verified: see above")
         return lines

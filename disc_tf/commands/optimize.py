@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -113,6 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    with contextlib.ExitStack() as stack:
+        return _run(args, stack)
+
+
+def _run(args: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     from disc_tf.frontend.errors import GraphError
     from disc_tf.optimizer import StrictError, optimize_graph_def
 
@@ -130,12 +136,13 @@ def run(args: argparse.Namespace) -> int:
         return standalone.run(args, options, say)
     refuse(args, ONE_SEGMENT)
     if optimize_model.is_model(args.input):
-        return optimize_model.run(args, options, say)
+        return optimize_model.run(args, options, say, stack)
     refuse(args, FOR_MODELS)
     _check_files(args)
     graph = read_whole_graph(args.input)
     refuse_as_input(args.input, graph)
     say(f"read {args.input}: {counted(len(graph.node), 'node')}")
+    hosts = optimize_model.early_hosts(args, options, stack)
     specs, outputs, sizes = ([], list(args.outputs), None)
     if not args.no_verify and not args.dry_run:
         specs, outputs, trace = model_specs(args.input, graph, args.inputs_json, args.outputs)
@@ -162,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
             report.warnings.append(NOT_VERIFIED)
         elif report.compiled_clusters:
             candidate = result.graph_def
-            result = _prove(args, graph, result, specs, sizes, say, options)
+            result = _prove(args, graph, result, specs, sizes, say, options, hosts)
             report = result.report
             if report.verified is False:
                 code = VERIFY_FAILED
@@ -261,7 +268,7 @@ def _spread(trace: list[dict[str, int]], count: int) -> list[dict[str, int]]:
     return [trace[round(i * (len(trace) - 1) / (count - 1))] for i in range(count)] if count > 1 else trace[:1]
 
 
-def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes: Any, say: Any, options: Options) -> Any:
+def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes: Any, say: Any, options: Options, hosts: Any) -> Any:
     from disc_tf.proof import prove, runs_here
 
     if not runs_here(options.targets):
@@ -270,4 +277,4 @@ def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes:
         return result
     with scratch() as temp:
         original = binary_form(args.input, graph, temp)
-        return prove(original, result, specs, sizes, temp, **optimize_model.proof_arguments(args, options, say))
+        return prove(original, result, specs, sizes, temp, hosts=hosts, **optimize_model.proof_arguments(args, options, say))

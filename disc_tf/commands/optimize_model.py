@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
@@ -49,7 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT directory, in one step")
 
 
-def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> int:
+def early_hosts(args: argparse.Namespace, options: Options, stack: contextlib.ExitStack) -> Any:
+    """The processes that the proof will run TensorFlow in: they import it while this one compiles. None where there is no proof."""
+    from disc_tf.proof import runs_here
+    from disc_tf.testing.tf_process import Hosts
+
+    if args.dry_run or args.no_verify or not runs_here(options.targets):
+        return None
+    hosts = stack.enter_context(Hosts())
+    hosts.start(timing=not args.no_timing)
+    return hosts
+
+
+def run(args: argparse.Namespace, options: Options, say: Callable[[str], None], stack: contextlib.ExitStack) -> int:
     """`disc-tf optimize DIR -o DIR2`."""
     from disc_tf.optimizer import StrictError
     from disc_tf.proof_saved_model import prove_saved_model
@@ -68,6 +81,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
     if args.report:
         check_output(args.report)
     _check(args.input)
+    hosts = early_hosts(args, options, stack)
     sizes = _sizes(args)
     try:
         with remote.compiling(args, say) as elsewhere:
@@ -82,7 +96,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None]) 
                 overwrite=args.overwrite,
                 dry_run=args.dry_run,
                 verify=not args.no_verify,
-                prove=functools.partial(prove_saved_model, sizes=sizes, **proof_arguments(args, options, say)),
+                prove=functools.partial(prove_saved_model, sizes=sizes, hosts=hosts, **proof_arguments(args, options, say)),
                 progress=say,
                 elsewhere=elsewhere,
             )

@@ -185,7 +185,7 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
 def _judge(args: argparse.Namespace, results: Sequence[ShapeResult], data: dict[str, Any], names: tuple[str, str]) -> int:
     """Say whether the answers are the same; the exit code. ``data``: the results as ``--json`` shows them."""
     same = all(r.ok for r in results)
-    compared = sum(bool(r.max_abs) for r in results)
+    compared = sum(r.compared for r in results)
     ok = same and compared > 0
     data = {"ok": ok, "compared": compared, **data}
     if args.report:

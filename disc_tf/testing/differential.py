@@ -17,7 +17,9 @@ import numpy as np
 from disc_tf.report import ShapeResult
 from disc_tf.testing.compare import compare
 from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
-from disc_tf.testing.tf_process import ProcessFailed, TfError, TfProcess, start_all
+from disc_tf.testing.originals import Answers, Originals, Recorded
+from disc_tf.testing.random_outputs import compare_draws, draws_random
+from disc_tf.testing.tf_process import Hosts, ProcessFailed, TfError, TfProcess
 from disc_tf.testing.timing import ROUNDS, in_turn, interval, race, round_ratios, warm_up
 
 
@@ -35,47 +37,89 @@ def verify_graphs(
     broadcast: bool = False,
     deadline: float = math.inf,
     progress: Callable[[ShapeResult], None] | None = None,
+    hosts: Hosts | None = None,
 ) -> list[ShapeResult]:
-    """Run both graphs at every assignment of ``sizes``: outputs compared with the reference, times with TensorFlow as users run it.
+    """One attempt of a `GraphCheck`."""
+    cases = generated(specs, sizes, broadcast=broadcast)
+    with GraphCheck(original, specs, outputs, cases, tolerance=tolerance, threads=threads, rounds=rounds, hosts=hosts) as check:
+        return check.attempt(optimized, timing=timing, deadline=deadline, progress=progress)
 
-    Where the reference raises, the optimised graph must raise the same code. An optimised graph that does not load, or that takes its
-    process down, has failed at this and all further shapes. ``broadcast`` adds inputs that broadcast against each other (what the general
-    body of a cluster is for). Timing runs in interleaved rounds; a shape at which the original raises as users run it is not timed, and its
-    message says so. deadline: see `Check`. Raises `ProcessFailed` if the original's process does not answer.
+
+class GraphCheck(Originals):
+    """A graph file against which candidates are held one after the other, at the same ``cases``.
+
+    Outputs are compared with the reference, times with TensorFlow as users run it. Where the reference raises, the candidate must raise the
+    same code. A candidate that does not load, or that takes its process down, has failed at this and all further cases.
     """
-    names = [f"{s.name}:0" for s in specs]
-    with contextlib.ExitStack() as stack:
-        start = functools.partial(TfProcess, inputs=names, outputs=outputs, threads=threads)
-        makers = [functools.partial(start, original, reference=True), functools.partial(start, optimized, ops=True, env=QUIET)]
+
+    def __init__(
+        self,
+        original: str | Path,
+        specs: Sequence[InputSpec],
+        outputs: Sequence[str],
+        cases: Sequence[Case],
+        *,
+        tolerance: float | None = None,
+        threads: int = 0,
+        rounds: int = ROUNDS,
+        hosts: Hosts | None = None,
+    ) -> None:
+        super().__init__(hosts)
+        self.original, self.outputs, self.cases = original, list(outputs), list(cases)
+        self.names = [s.name for s in specs]
+        self.tolerance, self.threads, self.rounds = tolerance, threads, rounds
+        self._reference: Recorded | None = None
+
+    def attempt(
+        self,
+        candidate: str | Path,
+        *,
+        timing: bool = False,
+        deadline: float = math.inf,
+        progress: Callable[[ShapeResult], None] | None = None,
+    ) -> list[ShapeResult]:
+        """Results of a candidate. Timing runs in interleaved rounds; a shape at which the original raises as users run it is not timed, and
+        its message says so. deadline: see `Check`. Raises `ProcessFailed` or `TfError` if the original does not load."""
+        feeds = [f"{name}:0" for name in self.names]
+        start = functools.partial(TfProcess, inputs=feeds, outputs=self.outputs, threads=self.threads, hosts=self.hosts)
+        makers = {
+            "reference": functools.partial(start, self.original, reference=True),
+            "checked": functools.partial(start, candidate, ops=True, env=QUIET),
+        }
         if timing:
-            makers += [functools.partial(start, original), functools.partial(start, optimized, ops=True)]
-        started = start_all([(make, stack) for make in makers])
-        for process in (started[0], *started[2:3]):
-            if isinstance(process, Exception):
-                raise process
-        sides = [p for p in started if isinstance(p, TfProcess)]
-        candidate = started[1] if isinstance(started[1], TfProcess) else None
-        failure = "" if candidate is not None else f"the optimised graph does not load: {started[1]}"
-        users = sides[2:] if len(sides) == 4 else []
-        check = Check([s.name for s in specs], outputs, sides[0], candidate, users, tolerance, rounds, failure, deadline)
-        return check.all(generated(specs, sizes, broadcast=broadcast), progress)
+            makers |= {"user": functools.partial(start, self.original), "timed": functools.partial(start, candidate, ops=True)}
+        with contextlib.ExitStack() as stack:
+            found = self.started(makers, stack)
+            for role in ("reference", "user"):
+                if isinstance(error := found.get(role), Exception):
+                    raise error
+            reference, checked = found["reference"], found["checked"]
+            random = draws_random(reference.info.get("ops", ()))
+            if self._reference is None or self._reference.side is not reference:
+                self._reference = Recorded(reference)
+            failure = f"the optimised graph does not load: {checked}" if isinstance(checked, Exception) else ""
+            candidate_side = None if isinstance(checked, Exception) else checked
+            users = [found["user"], found["timed"]] if timing and not isinstance(found["timed"], Exception) else []
+            check = Check(
+                self.names, self.outputs, reference if random else self._reference, candidate_side, users,
+                self.tolerance, self.rounds, failure, deadline, random,
+            )  # fmt: skip
+            results = check.all(self.cases, progress)
+            if random:  # what is drawn next depends on what was drawn before
+                self.forget()
+            return results
 
 
-_RANDOM = "not compared, random in TensorFlow itself"
+#: how the message starts that says that outputs are random
+RANDOM = "random in TensorFlow itself, compared by distribution"
 #: oneDNN off on both sides: what stays in TensorFlow must not count as a difference. Grappler is on, as for users.
 QUIET = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-
-
-class Answers(Protocol):
-    """What can be compared."""
-
-    def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]: ...
 
 
 class Side(Answers, Protocol):
     """A graph, or a signature, in a process: `TfProcess`, `SignatureSide`."""
 
-    info: dict[str, int]
+    info: dict[str, Any]
 
     def time(self, feeds: Sequence[np.ndarray], repeats: int = 5, warmup: int = 1) -> list[float]: ...
     def memory(self) -> dict[str, int]: ...
@@ -103,9 +147,9 @@ def generated(specs: Sequence[InputSpec], sizes: Sequence[Mapping[str, int]], *,
 class Check:
     """The comparison of two sides, case by case. ``users``: both sides as users run them, to be timed; none for no timing.
 
-    ``random``: random numbers are drawn; an output of which the reference's own answers differ from run to run is then not compared.
-    ``failure``: why the candidate is of no use, once it is not. ``deadline``: `time.monotonic` after which nothing is timed any more, and
-    no further case is run once one was compared.
+    ``random``: random numbers are drawn; an output that the reference itself draws anew each run is then compared by distribution.
+    ``failure``: why the candidate is of no use, once it is not; ``lost``: why the reference is not. ``deadline``: `time.monotonic` after
+    which nothing is timed any more, and no further case is run once one was compared.
     """
 
     names: Sequence[str]
@@ -118,12 +162,13 @@ class Check:
     failure: str = ""
     deadline: float = math.inf
     random: bool = False
+    lost: str = ""
 
     def all(self, cases: Sequence[Case], progress: Callable[[ShapeResult], None] | None = None) -> list[ShapeResult]:
         """The results, in order; fewer than cases only if the time is over."""
         results: list[ShapeResult] = []
         for case in cases:
-            if self._late() and any(r.max_abs or not r.ok for r in results):
+            if self._late() and any(r.compared or not r.ok for r in results):
                 break
             results.append(self.one(case))
             if progress is not None:
@@ -132,33 +177,50 @@ class Check:
 
     def one(self, case: Case) -> ShapeResult:
         shapes = {n: list(f.shape) for n, f in zip(self.names, case.feeds, strict=True)}
-        result = ShapeResult(shapes, not self.failure, self.failure, source=case.source)
-        if self.candidate is None or self.failure:
+        result = ShapeResult(shapes, not self.failure, self.failure or self.lost, source=case.source)
+        if self.candidate is None or self.failure or self.lost:
             return result
         try:
             wrong = _check(result, self.reference, self.candidate, case, self.outputs, self.tolerance)
             if wrong and self.random:
-                self._excuse(result, case, wrong)
+                self._by_distribution(result, case, wrong)
         except CandidateFailed as e:
             result.ok, result.message = False, str(e)
             self.failure = result.message
-        quiet = not result.message or result.message.startswith(_RANDOM)
+        except ProcessFailed as e:
+            result.ok, result.message = True, f"TensorFlow itself cannot run it here: {first_line(e)}"
+            result.max_abs, result.max_rel, result.elements = {}, {}, {}
+            self.lost = result.message
+        quiet = not result.message or result.message.startswith(RANDOM)
         if self.users and case.timed and result.ok and quiet and not self._late():
             _time(result, self.users[0], self.users[1], case, self.rounds)
         return result
 
-    def _excuse(self, result: ShapeResult, case: Case, wrong: Sequence[str]) -> None:
-        """Outputs that differ between two runs of the reference itself are not compared. Both sides run as often: they may count."""
+    def _by_distribution(self, result: ShapeResult, case: Case, wrong: Sequence[str]) -> None:
+        """Outputs that differ between two runs of the reference itself: both sides run equally often (they may count), and their draws
+        are compared."""
         assert self.candidate is not None
-        first, second = self.reference.run(case.feeds), self.reference.run(case.feeds)
-        for _ in range(2):
-            _run(self.candidate, case.feeds)
-        found = [n for n, a, b in zip(self.outputs, first, second, strict=True) if not compare(a, b, tolerance=self.tolerance).ok]
-        if not set(wrong) <= set(found):
+        candidate = self.candidate
+
+        def ours() -> list[np.ndarray]:
+            try:
+                return candidate.run(case.feeds)
+            except ProcessFailed as e:
+                raise CandidateFailed(_ended(e, case.private)) from e
+
+        try:
+            found, runs = compare_draws(lambda: self.reference.run(case.feeds), ours, len(self.outputs))
+        except TfError as e:
+            result.message = f"{result.message}; drawn again, a side {_said(e, case.private)}"
+            return
+        drawn = dict(zip(self.outputs, found, strict=True))
+        if not all(drawn[name].random for name in wrong):
             return
         for name in wrong:
             del result.max_abs[name], result.max_rel[name]
-        result.ok, result.message = True, f"{_RANDOM}: {', '.join(wrong)}"
+        bad = [f"{name}: {drawn[name].message}, in {runs} runs" for name in wrong if drawn[name].message]
+        result.ok = not bad
+        result.message = bad[0] if bad else f"{RANDOM} in {runs} runs: {', '.join(wrong)}"
 
     def _late(self) -> bool:
         return time.monotonic() > self.deadline
@@ -180,7 +242,7 @@ def _check(
     try:
         actual, got_code = _run(candidate, case.feeds)
     except ProcessFailed as e:
-        raise CandidateFailed(f"the optimised graph: {str(e).splitlines()[0] if case.private else e}") from e
+        raise CandidateFailed(_ended(e, case.private)) from e
     if (want_code or (0,))[0] != (got_code or (0,))[0]:
         result.ok = False
         said = "succeeded" if got_code is None else f"raised code {got_code[0]}{_quoted(got_code[1], case.private)}"
@@ -194,11 +256,20 @@ def _check(
     for name, r, a in zip(outputs, expected, actual, strict=True):
         c = compare(r, a, tolerance=tolerance)
         result.max_abs[name], result.max_rel[name] = c.max_abs, c.max_rel
+        result.elements[name] = int(np.size(r))
         if not c.ok:
             result.ok = False
             result.message = f"{name}: {c.message}"
             wrong.append(name)
     return wrong
+
+
+def _ended(error: ProcessFailed, private: bool) -> str:
+    return f"the optimised graph: {first_line(error) if private else error}"
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _quoted(message: str, private: bool) -> str:
@@ -224,10 +295,16 @@ def _time(result: ShapeResult, user: Side, candidate: Side, case: Case, rounds: 
     except TfError as e:
         result.message = not_timed(e, case.private)
         return
+    except ProcessFailed as e:
+        result.message = f"not timed: TensorFlow itself: {first_line(e)}"
+        return
     try:
         found = race(lambda n, warmup: user.time(feeds, n, warmup), lambda n, warmup: candidate.time(feeds, n, warmup), rounds)
     except TfError as e:
         result.ok, result.message = False, f"TensorFlow as users run it succeeds; the optimised graph {_said(e, case.private)}"
+        return
+    except ProcessFailed as e:
+        result.ok, result.message = False, f"TensorFlow as users run it succeeds; {_ended(e, case.private)}"
         return
     result.original_ms, result.optimized_ms = found.original * 1e3, found.optimized * 1e3
     result.ratios, result.interval = list(found.ratios), interval(found.ratios)

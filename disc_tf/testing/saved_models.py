@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from disc_tf.report import ShapeResult
-from disc_tf.testing.differential import QUIET, Case, Check, Side, generated
+from disc_tf.testing.differential import QUIET, Case, Check, Side, first_line, generated
 from disc_tf.testing.inputs import dim_names, make_feeds, sample_sizes
+from disc_tf.testing.originals import ROLES, Answers, Originals, Recorded
 from disc_tf.testing.signatures import ModelPlan, SignaturePlan, plan_model
-from disc_tf.testing.tf_process import SavedModelProcess, SignatureSide, start_all
-from disc_tf.testing.timing import ROUNDS
+from disc_tf.testing.tf_process import Hosts, ProcessFailed, SavedModelProcess, SignatureSide, TfError
 from disc_tf.testing.warmup import Request, WarmupError, read_requests
 
 #: source of a case that was made of a warm-up record
@@ -22,6 +24,13 @@ WARMUP = "warm-up records"
 _LARGER = (224, 512)
 #: shapes of warm-up records that are timed
 _TIMED_RECORDS = 4
+
+#: loader -> what users call it
+ROUTES = {"tf2": "tf.saved_model.load", "session": "tf.compat.v1.saved_model.load", "serve": "disc-tf serve"}
+#: how the message starts that names a loader which does not take the result
+UNLOADABLE = "the optimised model does not load"
+#: of each signature, a loader other than the plan's is tried at so many shapes at least, and at all of them if that takes no longer
+_LOADER_CASES, _LOADER_SECONDS = 2, 2.0
 
 Progress = Callable[[str, ShapeResult], None]
 
@@ -46,14 +55,16 @@ def verify_saved_models(
     read, `ProcessFailed` if the original does not load.
     """
     plan = plan_model(original, tags=tags, signatures=signatures, loader=loader)
-    with ModelCheck(plan, tolerance=tolerance, points=points, sizes=sizes, threads=threads) as check:
+    loaders = list(ROUTES) if loader == "auto" else []
+    with ModelCheck(plan, tolerance=tolerance, points=points, sizes=sizes, threads=threads, loaders=loaders) as check:
         return check.attempt(optimized, timing=timing, progress=progress)
 
 
-class ModelCheck(contextlib.ExitStack):
-    """The original's processes, loaded once, against which candidates are held one after the other.
+class ModelCheck(Originals):
+    """A SavedModel against which candidates are held one after the other.
 
-    sizes: shapes for the signature that has just these dims. warnings: what could not be replayed or made up.
+    sizes: shapes for the signature that has just these dims. loaders: by which candidates are loaded and compared, besides the plan's.
+    warnings: what could not be replayed, made up or loaded. used: the loaders of the last attempt that passed with the plan's.
     """
 
     def __init__(
@@ -65,12 +76,16 @@ class ModelCheck(contextlib.ExitStack):
         sizes: Sequence[Mapping[str, int]] | None = None,
         threads: int = 0,
         two_bodies: bool = False,
+        loaders: Sequence[str] = (),
+        hosts: Hosts | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(hosts)
         self.plan = plan
-        self.tolerance, self.threads = tolerance, threads
+        self.tolerance, self.threads, self.loaders = tolerance, threads, list(loaders)
         self.warnings: list[str] = []
-        self._kept: dict[str, SavedModelProcess] = {}
+        self.used: list[str] = []
+        self._recorded_of: Any = None
+        self._recorded: dict[str, Recorded] = {}
         records = self._records()
         self.cases: dict[str, list[Case]] = {}
         for name, signature in plan.signatures.items():
@@ -117,15 +132,18 @@ class ModelCheck(contextlib.ExitStack):
 
     # ---- running --------------------------------------------------------------------------------------------
 
-    def _load(self, directory: str | Path, *, ops: bool = False, reference: bool = False, quiet: bool = False) -> SavedModelProcess:
+    def _load(
+        self, directory: str | Path, *, ops: bool = False, reference: bool = False, quiet: bool = False, loader: str = ""
+    ) -> SavedModelProcess:
         return SavedModelProcess(
             directory,
             tags=self.plan.tags,
-            loader=self.plan.loader,
+            loader=loader or self.plan.loader,
             reference=reference,
             ops=ops,
             threads=self.threads,
             env=QUIET if quiet else None,
+            hosts=self.hosts,
         )
 
     def attempt(
@@ -137,7 +155,9 @@ class ModelCheck(contextlib.ExitStack):
         signatures: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> dict[str, list[ShapeResult]]:
-        """Results of a candidate by signature (None: all). Every signature is compared at least once, whatever the ``deadline``."""
+        """Results of a candidate by signature (None: all). Every signature is compared at least once, whatever the ``deadline``. Where
+        another loader of ``loaders`` does not offer a signature, or has other answers, there is one more result that says so.
+        `ProcessFailed` or `TfError` if the original does not load."""
         roles: dict[str, Callable[[], SavedModelProcess]] = {
             "reference": functools.partial(self._load, self.plan.directory, reference=True),
             "checked": functools.partial(self._load, candidate, ops=True, quiet=True),
@@ -145,40 +165,111 @@ class ModelCheck(contextlib.ExitStack):
         if timing:
             roles["user"] = functools.partial(self._load, self.plan.directory)
             roles["timed"] = functools.partial(self._load, candidate, ops=True)
-        # a run of the original that changes something must not find what an earlier attempt left
-        kept = set() if any(p.stateful for p in self.plan.signatures.values()) else {"reference", "user"}
-        failure = ""
+        stateful = any(p.stateful for p in self.plan.signatures.values())
+        names = list(signatures if signatures is not None else self.plan.signatures)
         with contextlib.ExitStack() as stack:
-            jobs = {role: (make, self if role in kept else stack) for role, make in roles.items() if role not in self._kept}
-            started = dict(zip(jobs, start_all(list(jobs.values())), strict=True))
-            processes: dict[str, SavedModelProcess] = {role: p for role, p in self._kept.items() if role in roles}
-            for role, process in started.items():
-                if isinstance(process, SavedModelProcess):
-                    processes[role] = process
-                elif role in ("reference", "user"):
-                    raise process
-                else:
-                    failure = f"the optimised model does not load: {process}"
-            self._kept |= {role: p for role, p in processes.items() if role in kept}
+            # a run of the original that changes something must not find what an earlier attempt left
+            processes = self.started(roles, stack, () if stateful else ROLES)
+            for role in ("reference", "user"):
+                if isinstance(error := processes.get(role), Exception):
+                    raise error
+            failure = ""
+            for role in ("checked", "timed"):
+                if isinstance(error := processes.get(role), Exception):
+                    failure = f"{UNLOADABLE} by {ROUTES[self.plan.loader]}: {error}"
+            if not stateful and self._recorded_of is not processes["reference"]:
+                self._recorded_of = processes["reference"]
+                self._recorded = {n: Recorded(_side(processes["reference"], s)) for n, s in self.plan.signatures.items()}
             found: dict[str, list[ShapeResult]] = {}
-            for name in signatures if signatures is not None else self.plan.signatures:
+            for name in names:
                 signature = self.plan.signatures[name]
-                sides = {role: _side(p, signature) for role, p in processes.items()}
-                check = Check(
-                    signature.inputs,
-                    signature.outputs,
-                    sides["reference"],
-                    sides.get("checked"),
-                    [sides["user"], sides["timed"]] if {"user", "timed"} <= sides.keys() else [],
-                    self.tolerance,
-                    ROUNDS,
-                    failure,
-                    deadline,
-                    signature.random,
-                )
+                sides = {role: _side(p, signature) for role, p in processes.items() if not isinstance(p, Exception)}
+                check = self._check(signature, sides["reference"] if stateful else self._recorded[name], sides.get("checked"))
+                check.users = [sides["user"], sides["timed"]] if {"user", "timed"} <= sides.keys() else []
+                check.failure, check.deadline = failure, deadline
                 found[name] = self._one(check, signature, progress)
                 failure = check.failure
+            if not failure and all(r.ok for results in found.values() for r in results):
+                self.used = [self.plan.loader]
+                for loader in self.loaders:
+                    if loader != self.plan.loader:
+                        self._by_loader(loader, processes["checked"], names, found, stateful)
             return found
+
+    def _check(self, signature: SignaturePlan, reference: Answers, candidate: Answers | None) -> Check:
+        return Check(signature.inputs, signature.outputs, reference, candidate, tolerance=self.tolerance, random=signature.random)
+
+    # ---- the other loaders ----
+
+    def _by_loader(
+        self, loader: str, checked: SavedModelProcess, names: Sequence[str], found: dict[str, list[ShapeResult]], stateful: bool
+    ) -> None:
+        """Load the candidate by another loader, in the process that is there, and compare again; what fails is added to ``found``."""
+        names = [name for name in names if self.cases[name] and "#" not in name]
+        if not names:
+            return
+        route = ROUTES[loader]
+        unloadable, wrong = "", {}
+        try:
+            checked.load_by(loader)
+        except (ProcessFailed, TfError) as e:
+            unloadable = f"{UNLOADABLE} by {route}: {e}"
+        with contextlib.ExitStack() as stack:
+            original: SavedModelProcess | Exception | None = None
+            if stateful or unloadable:
+                original = self._original_by(loader, stack)
+            if unloadable:
+                wrong = {name: ShapeResult({}, False, unloadable) for name in names}
+            for name in names if not unloadable else ():
+                wrong |= self._compared_by(route, name, checked, self._recorded[name] if original is None else original)
+            if wrong and original is None:
+                original = self._original_by(loader, stack)
+                for name in list(wrong):  # the loader itself may give other answers
+                    del wrong[name]
+                    wrong |= self._compared_by(route, name, checked, original)
+        if isinstance(original, Exception):
+            self._warn(f"the result was not loaded by {route}, which does not load the original either: {first_line(original)}")
+            return
+        self.used.append(loader)
+        for name, result in wrong.items():
+            found[name].append(result)
+
+    def _original_by(self, loader: str, stack: contextlib.ExitStack) -> SavedModelProcess | Exception:
+        try:
+            return stack.enter_context(self._load(self.plan.directory, reference=True, loader=loader))
+        except (ProcessFailed, TfError) as e:
+            return e
+
+    def _compared_by(
+        self, route: str, name: str, checked: SavedModelProcess, reference: SavedModelProcess | Recorded | Exception
+    ) -> dict[str, ShapeResult]:
+        """The first failure of a signature, by its name."""
+        if isinstance(reference, Exception):
+            return {}
+        signature, cases = self.plan.signatures[name], self.cases[name]
+        there = {name} & set(checked.info.get("signatures", ()))
+        if isinstance(reference, SavedModelProcess):
+            if name not in reference.info.get("signatures", ()):
+                return {}
+            cases = cases if there else cases[:1]
+        if not there:
+            return {name: ShapeResult({}, False, f"{route} does not offer signature {name}")}
+        sides = _side(reference, signature) if isinstance(reference, SavedModelProcess) else reference
+        check = self._check(signature, sides, _side(checked, signature))
+        stop, done = time.monotonic() + _LOADER_SECONDS, 0
+        for case in cases:
+            result = check.one(case)
+            done += result.compared
+            if not result.ok:
+                result.message = f"loaded by {route}: {result.message}"
+                return {name: result}
+            if done >= _LOADER_CASES and time.monotonic() > stop and not signature.stateful:
+                break
+        return {}
+
+    def _warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
 
     def _one(self, check: Check, signature: SignaturePlan, progress: Progress | None) -> list[ShapeResult]:
         def show(result: ShapeResult) -> None:
@@ -187,7 +278,7 @@ class ModelCheck(contextlib.ExitStack):
 
         results = check.all(self.cases[signature.name], show)
         free = set(dim_names(signature.specs))
-        if results and free and all(r.ok and not r.max_abs for r in results) and not check.failure:
+        if results and free and all(r.ok and not r.compared for r in results) and not check.failure:
             first = {s.dims[0] for s in signature.specs if s.dims}
             sizes = [{d: 1 if d in first else n for d in free} for n in _LARGER] if free - first else []
             results += check.all([Case(make_feeds(signature.specs, size)) for size in sizes], show)
@@ -216,4 +307,6 @@ def _merged(results: Sequence[ShapeResult]) -> list[ShapeResult]:
         for mine, other in ((kept.max_abs, r.max_abs), (kept.max_rel, r.max_rel)):
             for name, error in other.items():
                 mine[name] = max(error, mine.get(name, 0.0))
+        for name, number in r.elements.items():
+            kept.elements[name] = kept.elements.get(name, 0) + number
     return out

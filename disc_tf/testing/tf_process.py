@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +17,12 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
+from disc_tf.testing.fork_server import ForkedChild, Server, ServerFailed
 from disc_tf.testing.tf_worker import read_message, write_message
 
 ChildType = TypeVar("ChildType", bound="Child")
+#: the module that a child runs
+WORKER = "disc_tf.testing.tf_worker"
 
 
 class TfError(RuntimeError):
@@ -52,6 +56,7 @@ class Settings(TypedDict, total=False):
 
     reference=True: grappler's meta optimizer and oneDNN off (what results are compared with); False: as users run it.
     ops=True loads our op library first. threads: intra-op, inter-op and our own pool. python: another interpreter (compatibility tests).
+    hosts: who forks the child; without any it is a new process that imports TensorFlow itself.
     """
 
     reference: bool
@@ -60,6 +65,52 @@ class Settings(TypedDict, total=False):
     python: str
     env: Mapping[str, str] | None
     timeout: float
+    hosts: Hosts | None
+
+
+#: read by TensorFlow while it is imported
+_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+
+
+class Hosts:
+    """Processes that have imported TensorFlow, from which children are forked: one without oneDNN, where results are compared, and one
+    as users have it, where they are timed. Each is started when it is first needed, or earlier by `start`."""
+
+    def __init__(self) -> None:
+        self._servers: dict[bool, Server] = {}
+        self._lock = threading.Lock()
+
+    def start(self, *, timing: bool) -> None:
+        """Begin to import TensorFlow; returns at once."""
+        self.server(True)
+        if timing:
+            self.server(False)
+
+    def server(self, quiet: bool) -> Server:
+        """The server without oneDNN (``quiet``), or as users have it."""
+        with self._lock:
+            if quiet not in self._servers:
+                self._servers[quiet] = Server({**_environment(), **({_ONEDNN: "0"} if quiet else {})})
+            return self._servers[quiet]
+
+    def close(self) -> None:
+        with self._lock:
+            for server in self._servers.values():
+                server.close()
+            self._servers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _environment() -> dict[str, str]:
+    """That of all children."""
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": path}
 
 
 class Child:
@@ -76,31 +127,42 @@ class Child:
         python: str = sys.executable,
         env: Mapping[str, str] | None = None,
         timeout: float = 900.0,
-        module: str = "disc_tf.testing.tf_worker",
+        module: str = WORKER,
+        hosts: Hosts | None = None,
     ) -> None:
         self._timeout = timeout
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
-        if reference:
-            environment["TF_ENABLE_ONEDNN_OPTS"] = "0"
-        if threads:
-            environment["DISC_TF_NUM_THREADS"] = str(threads)
-        root = str(Path(__file__).parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        #: whether it ended, or was ended, while it was asked something
+        self.dead = False
+        own = {**({"DISC_TF_NUM_THREADS": str(threads)} if threads else {}), **(env or {}), **({_ONEDNN: "0"} if reference else {})}
         # A file, not a pipe: nobody reads what the child writes while it works, and a full pipe would stop it.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._child = subprocess.Popen(
-            # -P: what lies in the working directory is not a module
-            [python, "-P", "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=environment,
-        )
+        self._child: subprocess.Popen[bytes] | ForkedChild
+        if hosts is not None and python == sys.executable and module == WORKER:
+            try:
+                self._child = hosts.server(own.get(_ONEDNN) == "0").start(own, self._stderr.fileno())
+            except ServerFailed as e:
+                self._stderr.close()
+                raise ProcessFailed(str(e)) from e
+        else:
+            self._child = subprocess.Popen(
+                # -P: what lies in the working directory is not a module
+                [python, "-P", "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env={**_environment(), **own},
+            )
+        self._settings = {"reference": reference, "ops": ops, "threads": threads}
         try:
-            self.info: dict[str, int] = self._ask("load", {**config, "reference": reference, "ops": ops, "threads": threads})
+            self.info: dict[str, Any] = {}
+            self.load(config)
         except BaseException:
             self.close()
             raise
+
+    def load(self, config: Mapping[str, Any]) -> None:
+        """Load in place of what is loaded. `ProcessFailed` or `TfError` with the reason."""
+        self.info = self._ask("load", {**config, **self._settings})
 
     def _ask(self, command: str, argument: Any = None) -> Any:
         assert self._child.stdin is not None and self._child.stdout is not None
@@ -108,12 +170,14 @@ class Child:
             write_message(self._child.stdin, (command, argument))
             ready, _, _ = select.select([self._child.stdout], [], [], self._timeout)
             if not ready:
+                self.dead = True
                 self._child.kill()
                 raise ProcessFailed(f"the TensorFlow process did not answer {command!r} within {self._timeout:.0f} s")
             reply = read_message(self._child.stdout)
         except BrokenPipeError:
             reply = None
         if reply is None:
+            self.dead = True
             code = self._child.wait()
             self._stderr.seek(0)
             tail = self._stderr.read().decode(errors="replace")[-2000:]
@@ -167,8 +231,8 @@ class TfProcess(Child):
 class SavedModelProcess(Child):
     """A child process with a SavedModel loaded.
 
-    loader: ``tf2`` (`tf.saved_model.load`, signatures are functions) or ``session`` (TensorFlow 1's loader, as TensorFlow Serving does).
-    tags: of the graph to load; None for the only one.
+    loader: ``tf2`` (`tf.saved_model.load`, signatures are functions), ``session`` (TensorFlow 1's loader, as TensorFlow Serving does) or
+    ``serve`` (as `disc-tf serve` does). tags: of the graph to load; None for the only one.
     """
 
     def __init__(
@@ -179,8 +243,12 @@ class SavedModelProcess(Child):
         loader: str = "tf2",
         **settings: Unpack[Settings],
     ) -> None:
-        config = {"saved_model": str(directory), "tags": None if tags is None else list(tags), "loader": loader}
-        super().__init__(config, **settings)
+        self._model = {"saved_model": str(directory), "tags": None if tags is None else list(tags)}
+        super().__init__({**self._model, "loader": loader}, **settings)
+
+    def load_by(self, loader: str) -> None:
+        """Load the model anew, in the same process. `ProcessFailed` or `TfError` with the reason."""
+        self.load({**self._model, "loader": loader})
 
     def run(self, signature: str, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name. Raises `TfError` with TensorFlow's code."""

@@ -13,7 +13,6 @@ import os
 import pickle
 import resource
 import struct
-import sys
 import time
 from collections.abc import Callable
 from typing import IO, Any
@@ -55,6 +54,8 @@ class Runner:
 
     weights = 0
     import_rss = 0
+    #: what else the answer to ``load`` says
+    described: dict[str, Any] = {}  # noqa: RUF012  never changed in place
     errors: tuple[Any, ...] = ()
 
     def prepare(self, argument: Any) -> Callable[[], Any]:
@@ -68,7 +69,7 @@ class Runner:
         try:
             return "ok", self.results(self.prepare(argument)())
         except self.errors as e:
-            return "error", (e.error_code, e.message[:2000])
+            return "error", self.status(e)
 
     def time(self, argument: Any, repeats: int, warmup: int) -> tuple[str, Any]:
         out = []
@@ -81,8 +82,11 @@ class Runner:
                 call()
                 out.append(time.perf_counter() - start)
         except self.errors as e:
-            return "error", (e.error_code, e.message[:2000])
+            return "error", self.status(e)
         return "ok", out
+
+    def status(self, error: Any) -> tuple[int, str]:
+        return error.error_code, error.message[:2000]
 
 
 class TfRunner(Runner):
@@ -117,7 +121,16 @@ class GraphRunner(TfRunner):
         tf = self.tf
         graph_def = tf.compat.v1.GraphDef()
         with open(config["path"], "rb") as f:
-            graph_def.ParseFromString(f.read())
+            data = f.read()
+        if config["path"].endswith((".pbtxt", ".txt")):
+            from google.protobuf import text_format
+
+            text_format.Parse(data.decode(), graph_def)
+        else:
+            graph_def.ParseFromString(data)
+        del data
+        bodies = [graph_def.node, *(f.node_def for f in graph_def.library.function)]
+        self.described = {"ops": sorted({n.op for body in bodies for n in body})}
         self.weights = sum(len(n.attr["value"].tensor.tensor_content) for n in graph_def.node if n.op == "Const")
         graph = tf.Graph()
         with graph.as_default():
@@ -143,6 +156,7 @@ class SignatureRunner(TfRunner):
             tf.config.threading.set_intra_op_parallelism_threads(config["threads"])
             tf.config.threading.set_inter_op_parallelism_threads(config["threads"])
         self.model = tf.saved_model.load(config["saved_model"], tags=config["tags"])
+        self.described = {"signatures": sorted(self.model.signatures)}
 
     def prepare(self, argument: Any) -> Callable[[], Any]:
         signature, feeds = argument
@@ -186,6 +200,7 @@ class ServingRunner(TfRunner):
         tags = config["tags"] if config["tags"] is not None else ["serve"]
         with self.session.graph.as_default():
             self.signatures = tf.compat.v1.saved_model.load(self.session, tags, config["saved_model"]).signature_def
+        self.described = {"signatures": sorted(self.signatures)}
         self.calls: dict[Any, Any] = {}
 
     def prepare(self, argument: Any) -> Callable[[], Any]:
@@ -199,10 +214,40 @@ class ServingRunner(TfRunner):
         return functools.partial(self.calls[key], *(feeds[name] for name in names))
 
 
+class ServeRunner(TfRunner):
+    """The signatures of a SavedModel as `disc-tf serve` runs them."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        from disc_tf.serving.errors import ServingError
+        from disc_tf.serving.servable import Servable
+
+        threads = config["threads"]
+        tags = config["tags"] if config["tags"] is not None else ["serve"]
+        self.servable = Servable("model", 1, config["saved_model"], threads=(threads, threads), tags=tags)
+        self.errors = (ServingError,)
+        self.described = {"signatures": sorted(name for name, s in self.servable.signatures.items() if not s.unusable)}
+
+    def prepare(self, argument: Any) -> Callable[[], Any]:
+        from disc_tf.serving.handlers import run_directly
+
+        name, feeds = argument
+        signature = self.servable.signatures[name]
+        outputs = tuple(signature.outputs)
+        return lambda: dict(zip(outputs, run_directly(self.servable, signature, feeds, outputs, None), strict=True))
+
+    def status(self, error: Any) -> tuple[int, str]:
+        from disc_tf.serving.errors import CODES
+
+        return CODES[error.code], error.message[:2000]
+
+
+#: how a SavedModel is loaded
+LOADERS = {"tf2": SignatureRunner, "session": ServingRunner, "serve": ServeRunner}
+
+
 def make_runner(config: dict[str, Any]) -> Runner:
-    if "saved_model" not in config:
-        return GraphRunner(config)
-    return SignatureRunner(config) if config["loader"] == "tf2" else ServingRunner(config)
+    return LOADERS[config["loader"]](config) if "saved_model" in config else GraphRunner(config)
 
 
 def current_rss() -> int:
@@ -226,8 +271,10 @@ def serve(stdin: IO[bytes], stdout: IO[bytes], make: Callable[[dict[str, Any]], 
         command, argument = message
         try:
             if command == "load":
+                runner = None  # frees what was loaded before
                 runner = make(argument)
-                reply: tuple[str, Any] = ("ok", {"rss": current_rss(), "import_rss": runner.import_rss, "weights": runner.weights})
+                sizes = {"rss": current_rss(), "import_rss": runner.import_rss, "weights": runner.weights}
+                reply: tuple[str, Any] = ("ok", {**sizes, **runner.described})
             elif command == "memory":
                 reply = ("ok", {"rss": current_rss(), "peak": peak_rss()})
             elif runner is None:
@@ -248,7 +295,7 @@ def main(make: Callable[[dict[str, Any]], Runner] = make_runner) -> None:
     # TensorFlow prints on stdout now and then: keep the pipe for ourselves.
     stdout = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    serve(sys.stdin.buffer, stdout, make)
+    serve(os.fdopen(os.dup(0), "rb"), stdout, make)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ class Fake:
     answers: dict[str, Answer | Exception]  # set by `verify`
     timed: ClassVar[dict[str, Answer]] = {}  # where timing runs answer otherwise
     info: ClassVar[dict[str, int]] = {"import_rss": 0}
+    dead = False
 
     def __init__(self, path: str, inputs: Any, outputs: Any, **_: Any) -> None:
         self.path = str(path)
@@ -66,8 +67,11 @@ class Fake:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def close(self) -> None:
+        pass
 
-def verify(monkeypatch: pytest.MonkeyPatch, original: Answer, optimized: Answer | Exception) -> list[bool]:
+
+def verify(monkeypatch: pytest.MonkeyPatch, original: Answer | Exception, optimized: Answer | Exception) -> list[bool]:
     monkeypatch.setattr(differential, "TfProcess", Fake)
     Fake.answers = {"original": original, "optimized": optimized}
     spec = InputSpec("x", np.dtype(np.float32), ("n", 3))
@@ -97,8 +101,73 @@ def test_verdicts(monkeypatch: pytest.MonkeyPatch, original: Answer, optimized: 
 
 
 def test_an_original_that_dies_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProcessFailed):
-        verify(monkeypatch, dies_at(2), double)
+    """What was compared before counts; the rest says why it was not compared."""
+    monkeypatch.setattr(differential, "TfProcess", Fake)
+    Fake.answers = {"original": dies_at(2), "optimized": double}
+    found = verify_graphs("original", "optimized", [SPEC], ["y:0"], SIZES)
+    assert [(r.ok, r.compared) for r in found] == [(True, True), (True, False), (True, False)]
+    assert all(r.message == "TensorFlow itself cannot run it here: ended with status -11" for r in found[1:])
+
+
+@pytest.mark.parametrize("error", [ProcessFailed("ended with status -11"), TfError(3, "Op type not registered")])
+def test_an_original_that_does_not_load(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        verify(monkeypatch, error, double)
+
+
+@pytest.mark.parametrize(
+    ("rows", "compared"), [((0, 0), [False, False]), ((0, 2), [False, True])]
+)  # an output without elements is not compared
+def test_empty_outputs(monkeypatch: pytest.MonkeyPatch, rows: tuple[int, ...], compared: list[bool]) -> None:
+    monkeypatch.setattr(differential, "TfProcess", Fake)
+    Fake.answers = {"original": double, "optimized": double}
+    found = verify_graphs("original", "optimized", [SPEC], ["y:0"], [{"n": n} for n in rows])
+    assert [r.compared for r in found] == compared and [r.elements for r in found] == [{"y:0": 3 * n} for n in rows]
+
+
+class Draws:
+    """Draws anew each time, from what ``make`` makes of a generator and a feed."""
+
+    def __init__(self, seed: int, make: Callable[[np.random.Generator, np.ndarray], Any]) -> None:
+        self.rng, self.make = np.random.default_rng(seed), make
+
+    def __call__(self, x: np.ndarray) -> Any:
+        return self.make(self.rng, x)
+
+
+def uniform(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    return rng.random(x.shape, np.float32)
+
+
+def dropout(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+    return np.where(rng.random(x.shape) < 0.5, 0, np.float32(2) * x).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("original", "optimized", "said"),
+    [
+        (uniform, uniform, ""),
+        (dropout, dropout, ""),
+        (lambda rng, x: rng.integers(0, 5, x.shape), lambda rng, x: rng.integers(0, 5, x.shape), ""),
+        (lambda rng, x: rng.random((rng.integers(1, 9), 2)), lambda rng, x: rng.random((rng.integers(1, 9), 2)), ""),
+        (lambda rng, x: np.full(x.shape, rng.random()), lambda rng, x: np.full(x.shape, rng.random()), ""),  # elements hang together
+        (uniform, lambda rng, x: uniform(rng, x) * np.float32(1.5), "another distribution"),
+        (uniform, lambda rng, x: uniform(rng, x).astype(np.float64), "dtype float64 instead of float32"),
+        (uniform, lambda rng, x: uniform(rng, x[:1]), "shape [1, 3] instead of [2, 3]"),
+        (uniform, lambda rng, x: np.where(uniform(rng, x) < 0.3, np.nan, uniform(rng, x)), "NaN"),
+        (dropout, lambda rng, x: x, "another distribution"),
+        (lambda rng, x: x, uniform, "error above"),  # not random in TensorFlow
+        (lambda rng, x: rng.integers(0, 5, x.shape), lambda rng, x: rng.integers(0, 6, x.shape), "another distribution"),
+    ],
+)
+def test_random_outputs(monkeypatch: pytest.MonkeyPatch, original: Any, optimized: Any, said: str) -> None:
+    """Compared by distribution where the graph draws and the reference differs from itself."""
+    monkeypatch.setattr(differential, "TfProcess", Fake)
+    monkeypatch.setattr(Fake, "info", {"import_rss": 0, "ops": ["Mul", "RandomUniform"]})
+    Fake.answers = {"original": Draws(1, original), "optimized": Draws(2, optimized)}
+    (row,) = verify_graphs("original", "optimized", [SPEC], ["y:0"], [{"n": 2}])
+    assert row.ok is (not said) and row.compared
+    assert said in row.message if said else row.message.startswith(differential.RANDOM)
 
 
 def refuses_two_rows(x: np.ndarray) -> np.ndarray:

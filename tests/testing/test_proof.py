@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from disc_tf import proof
 from disc_tf.report import ClusterReport, Report, ShapeResult, counted
 from disc_tf.testing.inputs import InputSpec
+from disc_tf.testing.tf_process import ProcessFailed, TfError
 
 
 @dataclasses.dataclass
@@ -39,21 +41,35 @@ def world(monkeypatch: pytest.MonkeyPatch):
     """`bad` clusters give wrong answers; `slow` ones make the graph slow."""
     state = {"bad": frozenset(), "slow": frozenset(), "graph": None, "runs": 0}
 
-    def fake_verify(original, optimized, specs, outputs, sizes, *, timing=False, threads=0, **_):
-        state["runs"] += 1
-        launched = state["graph"].launched
-        ok = not launched & state["bad"]
-        slower = len(launched & state["slow"])
-        ms = 10.0 * (1 + 0.3 * slower)
-        times: Any = {"original_ms": 10.0, "optimized_ms": ms, "ratios": [10.0 / ms] * 9} if timing and "not timed" not in state else {}
-        said = state.get("not timed", "") if ok else "y:0: differs"
-        return [ShapeResult({}, ok, state.get("fails", said), {} if "fails" in state else {"y:0": 0.0}, **times) for _ in sizes]
+    class FakeCheck:
+        def __init__(self, original, specs, outputs, cases, **_: Any) -> None:
+            self.cases = cases
+
+        def __enter__(self) -> FakeCheck:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def attempt(self, path, *, timing=False, deadline=0.0, progress=None):
+            state["runs"] += 1
+            if error := state.get("lost"):
+                raise error
+            launched = state["graph"].launched
+            ok = not launched & state["bad"]
+            slower = len(launched & state["slow"])
+            ms = 10.0 * (1 + 0.3 * slower)
+            times: Any = {"original_ms": 10.0, "optimized_ms": ms, "ratios": [10.0 / ms] * 9} if timing and "not timed" not in state else {}
+            said = state.get("not timed", "") if ok else "y:0: differs"
+            elements = {} if "fails" in state else state.get("elements", {"y:0": 3})
+            errors = dict.fromkeys(elements, 0.0)
+            return [ShapeResult({}, ok, state.get("fails", said), errors, elements=elements, **times) for _ in self.cases]
 
     def fake_serialized(graph):
         state["graph"] = graph
         return b""
 
-    monkeypatch.setattr(proof, "verify_graphs", fake_verify)
+    monkeypatch.setattr(proof, "GraphCheck", FakeCheck)
     monkeypatch.setattr(proof, "serialized", fake_serialized)
     monkeypatch.setattr(proof, "put_back", lambda g, names: FakeGraph(g.launched - frozenset(names)))
     return state
@@ -99,6 +115,42 @@ def test_nothing_compared_is_not_verified(world, tmp_path: Path, sizes: list, wh
     assert report.verified is None and len(report.compiled_clusters) == len(NAMES)
     assert any("not verified" in w and why in w for w in report.warnings)
     assert "verified against TensorFlow" not in report.to_text()
+
+
+@pytest.mark.parametrize(
+    ("elements", "verified", "said"),
+    [
+        ({"y:0": 3}, True, "verified against TensorFlow: 1 output, 6 elements at 2 shapes; loaded by tf.import_graph_def"),
+        ({"y:0": 3, "z:0": 0}, True, "output z:0 is not verified: it has no elements at any shape tried"),
+        ({"y:0": 0}, None, "not verified: no result at the 2 shapes tried could be compared (its outputs have no elements at any of them)"),
+    ],
+)
+def test_what_was_compared_is_said(world, tmp_path: Path, elements: dict[str, int], verified: bool | None, said: str) -> None:
+    world["elements"] = elements
+    report = proof.prove("original.pb", make_result(NAMES), [], [{}, {}], tmp_path).report
+    assert report.verified is verified and said in report.to_text()
+    assert Report.from_dict(json.loads(report.to_json())).to_text() == report.to_text()
+
+
+@pytest.mark.parametrize("error", [ProcessFailed("status 1"), TfError(3, "no such op")])
+def test_an_original_that_does_not_load_is_not_verified(world, tmp_path: Path, error: Exception) -> None:
+    world["lost"] = error
+    report = proof.prove("original.pb", make_result(NAMES), [], [{}], tmp_path).report
+    assert report.verified is None and report.warnings == [f"not verified: TensorFlow does not load the original: {error}"]
+
+
+def test_the_file_of_the_result_is_written_last(world, tmp_path: Path) -> None:
+    """Bisection writes other graphs to the same place; what is there at the end was proved."""
+    world["bad"] = frozenset(["c1", "c3"])
+    written: list[FakeGraph] = []
+
+    def write(graph: FakeGraph) -> Path:
+        written.append(graph)
+        world["graph"] = graph
+        return tmp_path
+
+    result = proof.prove("original.pb", make_result(NAMES), [], [{}], tmp_path, write=write)
+    assert written[-1] is result.graph_def and written[-1].launched == {"c0", "c2", "c4"}
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -16,6 +16,7 @@ from disc_tf.proof_saved_model import prove_saved_model
 from disc_tf.report import ClusterReport, Report, ShapeResult
 from disc_tf.runtime.cpu import native_target
 from disc_tf.saved_model_report import FunctionReport, SavedModelReport
+from disc_tf.testing.tf_process import ProcessFailed, TfError
 
 #: function -> its clusters; signature -> the functions that it runs
 FUNCTIONS = {"f": ["c0", "c1"], "g": ["c0", "c1", "c2"]}
@@ -52,6 +53,7 @@ class World:
 
     warnings = ("a warning of the check",)
     cases: dict[str, list[Any]] = {name: [None] for name in SIGNATURES}  # noqa: RUF012
+    used = ("tf2", "session", "serve")
 
     def __call__(self, plan: Any, **_: Any) -> World:
         return self
@@ -84,7 +86,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(proof_saved_model, "ModelCheck", made)
     plans = {name: SimpleNamespace(functions=frozenset(functions)) for name, functions in SIGNATURES.items()}
-    monkeypatch.setattr(proof_saved_model, "plan_model", lambda *_, **__: SimpleNamespace(signatures=plans))
+    monkeypatch.setattr(proof_saved_model, "plan_model", lambda *_, **__: SimpleNamespace(signatures=plans, loader="tf2"))
     return made
 
 
@@ -134,6 +136,41 @@ def test_nothing_compared_is_not_verified(world: World) -> None:
     assert "a warning of the check" in report.warnings
 
 
+def test_the_loaders_are_named(world: World) -> None:
+    report = prove(world)
+    assert report.routes == ["tf.saved_model.load", "tf.compat.v1.saved_model.load", "disc-tf serve"]
+    assert "loaded by tf.saved_model.load, tf.compat.v1.saved_model.load, disc-tf serve" in report.to_text()
+
+
+@pytest.mark.parametrize("error", [ProcessFailed("status 1"), TfError(3, "no such op")])
+def test_an_original_that_does_not_load_is_not_verified(world: World, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def attempt(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(world, "attempt", attempt)
+    report = prove(world)
+    said = f"not verified: TensorFlow does not load the original by tf.saved_model.load: {error}"
+    assert report.verified is None and said in report.warnings and report.compiled_clusters
+
+
+def test_a_result_that_does_not_load(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original comes back, and the reason names the loader."""
+    said = "the optimised model does not load by tf.compat.v1.saved_model.load: KeyError: 'add:0'"
+    plain = world.attempt
+
+    def attempt(*arguments: Any, **options: Any) -> Any:
+        found = plain(*arguments, **options)
+        if world.launched:
+            for results in found.values():
+                results.append(ShapeResult({}, False, said))
+        return found
+
+    monkeypatch.setattr(world, "attempt", attempt)
+    report = prove(world)
+    assert report.verified is True and not report.compiled_clusters and not world.launched
+    assert {c.reason for c in report.clusters.values()} == {said}
+
+
 def test_a_difference_that_stays_is_a_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow alone differs from itself: nothing is left to put back, and the report does not claim otherwise."""
     monkeypatch.setattr(world, "attempt", lambda *_, **__: {"serving_default": [ShapeResult({}, False, "y: values differ")]})
@@ -143,7 +180,7 @@ def test_a_difference_that_stays_is_a_failure(world: World, monkeypatch: pytest.
 
 def test_functions_that_no_signature_runs_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     only = {"serving_default": SimpleNamespace(functions=frozenset(["f"]))}
-    monkeypatch.setattr(proof_saved_model, "plan_model", lambda *_, **__: SimpleNamespace(signatures=only))
+    monkeypatch.setattr(proof_saved_model, "plan_model", lambda *_, **__: SimpleNamespace(signatures=only, loader="tf2"))
     assert next(w for w in prove(world).warnings if "no signature or method" in w).startswith("g is not verified")
 
 
