@@ -20,8 +20,8 @@ def f32(x):
 
 
 def guard0(f, limit):
-    """f with its limit at 0 (where the formula is 0/0)."""
-    return lambda x: limit if x == 0 else f(x)
+    """f with its limit about 0 (where the formula is 0/0)."""
+    return lambda x: limit if abs(x) < mpf("1e-24") else f(x)
 
 
 def root(f):
@@ -46,6 +46,8 @@ ERFC_K = {"f32": mpf(2), "f64": mpf(4)}
 ERFC_MAX = {"f32": mpf("10.1"), "f64": mpf("26.8")}
 #: from here on erf is 1 in f32
 ERF_ONE = mpf("3.95")
+#: from here on tanh is taken from the exponential: it is 1/2
+TANH_FAR = mp.log(3) / 2
 
 
 def specs(kind):
@@ -60,10 +62,14 @@ def specs(kind):
         "ATAN": (guard0(root(lambda x: (mp.atan(x) - x) / x**3), -mpf(1) / 3), (mpf(0), t * t + mpf("0.001")),
                  mpf("0.17")),
         "ASIN": (guard0(root(lambda x: (mp.asin(x) - x) / x**3), mpf(1) / 6), (mpf(0), mpf("0.2501")), mpf("0.25")),
-        "ERF": (guard0(root(lambda x: mp.erf(x) / x), 2 / mp.sqrt(mp.pi)), (mpf(0), mpf("1.0")), mpf(1)),
+        "ERF": (guard0(root(lambda x: mp.erf(x) / x - 1), 2 / mp.sqrt(mp.pi) - 1), (mpf(0), mpf("1.0")), mpf(1)),
+        "ERF_HALF": (guard0(root(lambda x: mp.erf(x) / x - 1), 2 / mp.sqrt(mp.pi) - 1), (mpf(0), mpf("0.2501")), mpf(1) / 2),
         **({"LOG_ERFC": (lambda a: mp.log(mp.erfc(a)), (mpf(1), ERF_ONE), mp.erfc(1))} if kind == "f32" else {}),
-        "ERFCX": (erfcx_scaled(k), (mpf(-1), (ERFC_MAX[kind] - k) / (ERFC_MAX[kind] + k)), mpf(1)),
+        "ERFCX": (erfcx_scaled(k), ((mpf("0.499") - k) / (mpf("0.499") + k), (ERFC_MAX[kind] - k) / (ERFC_MAX[kind] + k)), mpf(1)),
         "SINH": (guard0(root(lambda x: (mp.sinh(x) - x) / x**3), mpf(1) / 6), (mpf(0), mpf("1.001")), mpf(1)),
+        # What tanh takes 2 / (e^2h + 1) from, at most 1/2 at and above TANH_FAR: (e^2h - 1) / 2 = h + h^2 (...)
+        "TANH_EXP": (guard0(lambda h: (mp.exp(2 * h) - 1 - 2 * h) / (2 * h**2), mpf(1)), (-LIM_R / 2, LIM_R / 2), mpf("0.03")),
+        "TANH": (guard0(root(lambda x: (mp.tanh(x) - x) / x**3), -mpf(1) / 3), (mpf(0), TANH_FAR**2), mpf("0.33")),
     }
 
 
@@ -92,6 +98,7 @@ def main():
             print("    ),")
         print("}\n")
     print(f"ERFC_K = {{'f32': {float(ERFC_K['f32'])!r}, 'f64': {float(ERFC_K['f64'])!r}}}".replace("'", '"'))
+    print(f"TANH_FAR = {float(TANH_FAR)!r}")
     print(f"ERF_ONE = {float(ERF_ONE)!r}")
     print(f"ERFC_MAX = {{'f32': {float(ERFC_MAX['f32'])!r}, 'f64': {float(ERFC_MAX['f64'])!r}}}".replace("'", '"'))
     print("\n# pi/2 in three parts of 33, 33 and 53 bits (products with integers below 2**20 are exact)")

@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-import tempfile
 
 import mpmath
 import numpy as np
@@ -16,6 +15,7 @@ from disc_tf.codegen.cpu.target import V3
 from disc_tf.codegen.llvm import F32, F64, I64, PTR, FnBuilder, ModuleText, vec
 
 from .kernel_cases import runnable_targets
+from .math_kernels import FLUSHED, PLAIN, load_image, set_mode
 
 TARGETS = runnable_targets()
 UNARY = {
@@ -46,14 +46,6 @@ def unit(target, name, fn, elem):
     b.loop(0, n, w, [], body)
     b.ret()
     return b
-
-
-def load_image(image):
-    """A shared library from its bytes; the name is new each time, since the loader takes equal names for one library."""
-    with tempfile.NamedTemporaryFile(suffix=".so") as f:
-        f.write(image)
-        f.flush()
-        return ctypes.CDLL(f.name)
 
 
 def kernels(target):
@@ -287,24 +279,14 @@ def test_remainder_far_apart(target):
 # -- under flush-to-zero, as TensorFlow and the runtime run kernels -----------------------------------------------
 
 
-def set_mxcsr(target):
-    """A function that sets the SSE control register of the calling thread."""
-    if "mxcsr" not in _LIBS:
-        text = ("declare void @llvm.x86.sse.ldmxcsr(ptr)\n"
-                "define void @set_mxcsr(i32 %v) nounwind {\n  %p = alloca i32\n  store i32 %v, ptr %p\n"
-                "  call void @llvm.x86.sse.ldmxcsr(ptr %p)\n  ret void\n}\n")
-        _LIBS["mxcsr"] = load_image(compile_image(text, target, ["set_mxcsr"]))
-    return _LIBS["mxcsr"].set_mxcsr
-
-
 def run_flushed(target, *args):
-    control = set_mxcsr(target)
+    control = set_mode()
     kernels(target)
-    control(0x9FC0)  # exceptions masked, FTZ and DAZ on, round to nearest
+    control(FLUSHED)
     try:
         return run(target, *args)
     finally:
-        control(0x1F80)
+        control(PLAIN)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])

@@ -6,11 +6,16 @@ tail of a vector loop, row and column reductions, scans, products, and the round
 
 from __future__ import annotations
 
+from typing import Any
+
+import ml_dtypes
 import numpy as np
 import pytest
 
+from disc_tf.compiler import compile_module
 from disc_tf.ir.types import DType
-from disc_tf.testing.native_case import TARGETS, natively
+from disc_tf.testing.graph_case import case, spec
+from disc_tf.testing.native_case import TARGETS, load, natively, run_executable
 from disc_tf.testing.tf_case import Tolerance, array, check_op, specials, tensorflow
 
 FLOATS = [DType.F32, DType.F64, DType.F16, DType.BF16]
@@ -143,3 +148,47 @@ def test_extreme_integers(dtype: DType) -> None:
     for op in ("Abs", "Neg", "Sign"):
         if dtype.is_signed:
             check_op(op, x=specials(dtype), modes=["dynamic"])
+
+
+# -- activations as models spell them -----------------------------------------------------------------------------
+
+_ACTIVATIONS = {
+    "gelu_tanh": lambda tf, x: tf.nn.gelu(x, approximate=True),
+    "gelu_erf": lambda tf, x: tf.nn.gelu(x, approximate=False),
+    "gelu_erfc": lambda tf, x: 0.5 * x * tf.math.erfc(-x * tf.cast(np.sqrt(0.5), x.dtype)),
+    "silu": lambda tf, x: x * tf.sigmoid(x),
+    "softplus": lambda tf, x: tf.nn.softplus(x),
+    "selu": lambda tf, x: tf.nn.selu(x),
+    "elu": lambda tf, x: tf.nn.elu(x),
+    "mish": lambda tf, x: x * tf.tanh(tf.nn.softplus(x)),
+    "tanh_shrink": lambda tf, x: x - tf.tanh(x),
+    "log_sigmoid": lambda tf, x: -tf.nn.softplus(-x),
+    "hard_sigmoid": lambda tf, x: tf.nn.relu6(x + 3.0) * 0.16666667,
+    "tanh": lambda tf, x: tf.tanh(x),
+    "erf": lambda tf, x: tf.math.erf(x),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_activations_far_out(dtype: DType, request: pytest.FixtureRequest) -> None:
+    """Where they saturate their results are exact: what a limit that is missed by one unit in the last place is multiplied by is large.
+    Signs of zeros count."""
+    tf = tensorflow()
+    target = request.node.callspec.params["_compiled"]
+    x = np.array([1e4, -1e4, 100, -100, 30, -30, np.inf, -np.inf, 0.0, -0.0, np.nan], dtype.np)
+
+    def fn(x: Any) -> Any:
+        return [activation(tf, x) for activation in _ACTIVATIONS.values()]
+
+    c = case(fn, spec(tf.as_dtype(dtype.tf_enum).name, None))
+    expected: Any = c.tf([x])
+    with load(compile_module(c.imported.module, [target]).executable, target) as executable:
+        found: Any = run_executable(executable, c.feeds([x]))
+    eps = float(ml_dtypes.finfo(dtype.np).eps)
+    for name, e, position in zip(_ACTIVATIONS, expected, c.outputs, strict=True):
+        wide, f = e.astype(np.float64), found[position].astype(np.float64)
+        if name == "erf" and dtype == DType.F64:  # TensorFlow's vectors give NaN, its scalars 1
+            wide = np.where(np.isinf(x), np.sign(x), wide)
+        np.testing.assert_allclose(f, wide, rtol=4 * eps, atol=float(ml_dtypes.finfo(dtype.np).tiny), err_msg=name)
+        zero = wide == 0
+        np.testing.assert_array_equal(np.signbit(f[zero]), np.signbit(wide[zero]), err_msg=f"{name}: {x[zero]}")

@@ -15,7 +15,7 @@ from disc_tf.ir.types import DType
 
 INF = math.INF
 
-_FLOAT_UNARY: dict[str, Callable[[FnBuilder, V], V]] = {
+FLOAT_UNARY: dict[str, Callable[[FnBuilder, V], V]] = {
     "abs": FnBuilder.fabs,
     "negate": FnBuilder.fneg,
     "exponential": math.exp,
@@ -71,7 +71,7 @@ def minimum(b: FnBuilder, x: V, y: V) -> V:
     return b.select(b.fcmp("ord", x, x), b.fmin_x86(x, y), x)
 
 
-_FLOAT_BINARY: dict[str, Callable[[FnBuilder, V, V], V]] = {
+FLOAT_BINARY: dict[str, Callable[[FnBuilder, V, V], V]] = {
     "add": FnBuilder.fadd,
     "subtract": FnBuilder.fsub,
     "multiply": FnBuilder.fmul,
@@ -106,7 +106,7 @@ def unary(b: FnBuilder, name: str, dtype: DType, x: V) -> V:
         if name == "sign":
             signed = b.copysign(const(1.0, x.ty), x)
             return b.select(b.fcmp("one", x, 0.0), signed, x)
-        y = _FLOAT_UNARY[name](b, x)
+        y = FLOAT_UNARY[name](b, x)
         return y if name in _EXACT else lanes.round_float(b, dtype, y)
     if name == "not":
         return b.not_(x)
@@ -127,7 +127,7 @@ def unary(b: FnBuilder, name: str, dtype: DType, x: V) -> V:
 def binary(b: FnBuilder, name: str, dtype: DType, x: V, y: V) -> V:
     """A binary op of the set on two values of `dtype` with equal lanes."""
     if dtype.is_float:
-        r = _FLOAT_BINARY[name](b, x, y)
+        r = FLOAT_BINARY[name](b, x, y)
         return r if name in _EXACT else lanes.round_float(b, dtype, r)
     if dtype.is_bool:
         return _BOOL_BINARY[name](b, x, y)
@@ -231,6 +231,6 @@ def emit(b: FnBuilder, op: Op, args: Sequence[V]) -> V:
 
 
 ELEMENTWISE = frozenset({
-    *_FLOAT_UNARY, *_FLOAT_BINARY, *_INT_BINARY, "is_finite", "sign", "not", "popcnt", "count_leading_zeros",
+    *FLOAT_UNARY, *FLOAT_BINARY, *_INT_BINARY, "is_finite", "sign", "not", "popcnt", "count_leading_zeros",
     "shift_left", "shift_right_arithmetic", "shift_right_logical", "compare", "clamp", "select", "convert",
 })

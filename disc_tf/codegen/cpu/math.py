@@ -17,6 +17,8 @@ from disc_tf.codegen.llvm import F32, F64, FnBuilder, Ty, V, const, int_like
 
 INF = math.inf
 NAN = math.nan
+#: from here on tanh is 1
+TANH_ONE = {"f32": 10.0, "f64": 20.0}
 
 
 class Format:
@@ -97,16 +99,16 @@ def two_sum(b: FnBuilder, x: V, y: V) -> tuple[V, V]:
     return s, b.fadd(b.fsub(x, b.fsub(s, t)), b.fsub(y, t))
 
 
-def _reduce_exp(b: FnBuilder, x: V) -> tuple[V, V]:
-    """x = n log 2 + r. Returns r and n as an integer (garbage, but not poison, for huge x and NaN)."""
+def _reduce_exp(b: FnBuilder, x: V, unit: float = 1.0) -> tuple[V, V]:
+    """x = n unit log 2 + r (unit: a power of 2). Returns r and n as an integer (garbage, but not poison, for huge x and NaN)."""
     f = fmt(x)
     ity = int_like(x.ty)
     magic = 1.5 * 2.0**f.mantissa  # adding it rounds to an integer that sits in the low mantissa bits
-    t = b.fma(x, 1 / math.log(2.0), magic)
+    t = b.fma(x, 1 / (unit * math.log(2.0)), magic)
     n = b.fsub(t, magic)
     hi, lo = f.pair("LN2")
-    r = b.fma(n, -hi, x)
-    r = b.fma(n, -lo, r)
+    r = b.fma(n, -hi * unit, x)
+    r = b.fma(n, -lo * unit, r)
     bits = b.sub(b.bitcast(t, ity), b.bitcast(const(magic, x.ty), ity))
     return r, bits
 
@@ -235,12 +237,19 @@ def log1p(b: FnBuilder, x: V) -> V:
 
 
 def tanh(b: FnBuilder, x: V) -> V:
-    """(e^2|x| - 1) / (e^2|x| + 1), by expm1."""
+    """1 - 2 / (e^2|x| + 1), whose every step is monotone and which ends at 1; an odd polynomial below 1/2."""
     fm = fmt(x)
     a = b.fabs(x)
-    limit = 0.5 * math.log(2.0) * (fm.mantissa + 3)
-    e = expm1(b, b.fmul(b.fmin_x86(const(limit, x.ty), a), 2.0))
-    return b.copysign(b.fdiv(e, b.fadd(e, 2.0)), x)
+    c = b.fmin_x86(const(TANH_ONE[fm.key], x.ty), a)
+    # c = n log(2)/2 + h; half of e^2c + 1 is 2^n ((e^2h - 1)/2 + 1/2) + 1/2.
+    h, n = _reduce_exp(b, c, 0.5)
+    scale = b.bitcast(b.shl(b.add(n, fm.bias), fm.mantissa), x.ty)
+    tail = b.fma(b.fmul(h, h), poly(b, h, fm.polys["TANH_EXP"]), h)
+    half = b.fma(scale, tail, b.fma(scale, 0.5, 0.5))
+    far = b.fsub(1.0, b.fdiv(1.0, half))
+    z = b.fmul(a, a)
+    near = b.fma(b.fmul(a, z), poly(b, z, fm.polys["TANH"]), a)
+    return b.copysign(b.select(b.fcmp("oge", a, tables.TANH_FAR), far, near), x)  # NaN is near
 
 
 def logistic(b: FnBuilder, x: V) -> V:

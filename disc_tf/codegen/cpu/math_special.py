@@ -21,8 +21,8 @@ from disc_tf.codegen.cpu.math_trig import sin_pi
 from disc_tf.codegen.llvm import F32, F64, FnBuilder, V, const, int_like
 
 
-def _erfc_positive(b: FnBuilder, a: V) -> V:
-    """erfc(a) for a >= 0 with small relative error into the tail: exp(-a^2) erfcx(a)."""
+def _erfc_tail(b: FnBuilder, a: V) -> V:
+    """erfc(a) for a >= 1/2 with small relative error: exp(-a^2) erfcx(a)."""
     f = fmt(a)
     k, top = tables.ERFC_K[f.key], tables.ERFC_MAX[f.key]
     c = b.fmin_x86(const(top, a.ty), a)
@@ -42,20 +42,24 @@ def _erfc_positive(b: FnBuilder, a: V) -> V:
 
 def erfc(b: FnBuilder, x: V) -> V:
     """1 - erf(x), relative accuracy in both tails."""
-    y = _erfc_positive(b, b.fabs(x))
-    return b.select(b.fcmp("olt", x, 0.0), b.fsub(2.0, y), y)
+    a = b.fabs(x)
+    y = _erfc_tail(b, a)
+    far = b.select(b.fcmp("olt", x, 0.0), b.fsub(2.0, y), y)
+    near = b.fsub(1.0, b.fma(x, poly(b, b.fmul(x, x), fmt(x).polys["ERF_HALF"]), x))
+    return b.select(b.fcmp("oge", a, 0.5), far, near)  # NaN is near
 
 
 def erf(b: FnBuilder, x: V) -> V:
     a, f = b.fabs(x), fmt(x)
-    z = b.fmul(x, x)
-    near = b.fmul(x, poly(b, z, f.polys["ERF"]))
+    beside = poly(b, b.fmul(x, x), f.polys["ERF"])
+    # Without FMA the product of a small x with the polynomial less 1 would be flushed.
+    near = b.fma(x, beside, x) if b.has_fma else b.fmul(x, b.fadd(beside, 1.0))
     if f.elem is F32:
         # Far from 1, erfc needs no relative accuracy: a polynomial for its logarithm takes no division.
         c = b.fmin_x86(const(tables.ERF_ONE, x.ty), a)
         beyond = exp(b, poly(b, c, f.polys["LOG_ERFC"]), nonpositive=True)
     else:
-        beyond = _erfc_positive(b, a)
+        beyond = _erfc_tail(b, a)
     far = b.copysign(b.fsub(1.0, beyond), x)
     return b.select(b.fcmp("oge", a, 1.0), far, near)  # NaN is near: the exponential may lose it
 
