@@ -23,7 +23,6 @@ from disc_tf.commands.common import (
     check_output,
     check_output_directory,
     check_sizes,
-    graph_bytes,
     model_specs,
     own_names,
     parse_sizes,
@@ -31,6 +30,7 @@ from disc_tf.commands.common import (
     write_atomically,
 )
 from disc_tf.commands.kinds import refuse_as_input
+from disc_tf.commands.output import staged_file
 from disc_tf.commands.progress import Say
 from disc_tf.commands.reports import REPORT_HELP, add_profile, is_html, write_report
 from disc_tf.commands.signers import refuse_local_code
@@ -165,19 +165,25 @@ def _run(args: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     report = result.report
     code = OK
     if not args.dry_run:
+        output = stack.enter_context(staged_file(args.output, external=args.external_weights))
+        proved = not args.no_verify and hosts is not None and bool(report.compiled_clusters)
         if args.no_verify:
             report.warnings.append(NOT_VERIFIED)
-        elif report.compiled_clusters:
+        elif report.compiled_clusters and hosts is None:
+            say(FOREIGN)
+            report.warnings.append(FOREIGN)
+        elif proved:
             candidate = result.graph_def
-            result = _prove(args, graph, result, specs, sizes, say, options, hosts)
-            report = result.report
+            result = _prove(args, graph, result, specs, sizes, say, options, hosts, output.write)
             if report.verified is False:
                 code = VERIFY_FAILED
                 why = next((shape_line(r) for r in report.verification if not r.ok), "")
                 print(f"disc-tf: {args.input}: verification failed: {why}", file=sys.stderr)
             if args.capture:
                 _capture(args, candidate, report, specs, sizes, say)
-        _write_output(args, result.graph_def)
+        if not proved:
+            output.write(result.graph_def)
+        output.publish()
         say(f"wrote {args.output}")
     if args.report:
         if is_html(args.report) and not args.no_timing and not args.remote:  # a profile means compiling here
@@ -238,21 +244,6 @@ def _capture(args: argparse.Namespace, candidate: Any, report: Report, specs: An
         say(f"wrote {path}")
 
 
-def _write_output(args: argparse.Namespace, graph_def: Any) -> None:
-    """Publish the graph; with external weights their files come first, and files of an earlier graph go last."""
-    if not args.external_weights:
-        write_atomically(args.output, graph_bytes(graph_def, args.output))
-        return
-    from disc_tf.frontend.external import externalize, prune
-
-    try:
-        external = externalize(graph_def, f"{args.output}.weights")
-        write_atomically(args.output, graph_bytes(external.graph_def, args.output))
-        prune(external)
-    except OSError as e:
-        raise CommandError(f"cannot write {args.output}.weights: {e.strerror or e}") from e
-
-
 def quiet_specs(args: argparse.Namespace, graph: Any):
     """`model_specs`, nothing where there is no description and the graph's inputs cannot be made up."""
     try:
@@ -268,13 +259,12 @@ def _spread(trace: list[dict[str, int]], count: int) -> list[dict[str, int]]:
     return [trace[round(i * (len(trace) - 1) / (count - 1))] for i in range(count)] if count > 1 else trace[:1]
 
 
-def _prove(args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes: Any, say: Any, options: Options, hosts: Any) -> Any:
-    from disc_tf.proof import prove, runs_here
+def _prove(
+    args: argparse.Namespace, graph: Any, result: Any, specs: Any, sizes: Any, say: Any, options: Options, hosts: Any, write: Any
+) -> Any:
+    from disc_tf.proof import prove
 
-    if not runs_here(options.targets):
-        say(FOREIGN)
-        result.report.warnings.append(FOREIGN)
-        return result
     with scratch() as temp:
         original = binary_form(args.input, graph, temp)
-        return prove(original, result, specs, sizes, temp, hosts=hosts, **optimize_model.proof_arguments(args, options, say))
+        arguments = optimize_model.proof_arguments(args, options, say)
+        return prove(original, result, specs, sizes, temp, write=write, hosts=hosts, **arguments)

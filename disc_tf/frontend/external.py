@@ -7,8 +7,10 @@ maps files too, but constant folding evaluates it and copies the content back in
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +36,17 @@ class External:
     bytes: int
 
 
-def externalize(graph_def: Any, directory: str | Path, min_bytes: int = MIN_BYTES) -> External:
-    """A copy of the graph whose large constants lie in files of ``directory``.
+def externalize(
+    graph_def: Any, directory: str | Path, min_bytes: int = MIN_BYTES, *, known: dict[str, bool] | None = None
+) -> External:
+    """A copy of the graph whose large constants are stored in files of ``directory``.
 
-    Files are named after their content: those that are there already stay, so a graph written before stays valid; equal contents share one.
-    Only constants stored as raw ``tensor_content`` move. The nodes name the files by absolute path. ``OSError`` if they cannot be written.
+    Files are named after their content: those that are there already stay if they have it, so a graph written before stays valid; equal
+    contents share one. Only constants stored as raw ``tensor_content`` move. The nodes name the files by absolute path. known: files
+    that need not be looked at again -> whether they were made here; filled. ``OSError`` if files cannot be written.
     """
     target = Path(directory).absolute()
+    known = {} if known is None else known
     target.mkdir(parents=True, exist_ok=True)
     result = _empty_like(graph_def)
     written: dict[str, int] = {}
@@ -50,9 +56,9 @@ def externalize(graph_def: Any, directory: str | Path, min_bytes: int = MIN_BYTE
             result.node.add().CopyFrom(node)
             continue
         name = _file_name(tensor.tensor_content)
-        if name not in written:
-            _write(target / name, tensor.tensor_content)
-            written[name] = len(tensor.tensor_content)
+        if name not in known:
+            known[name] = _write(target / name, tensor.tensor_content)
+        written[name] = len(tensor.tensor_content)
         _add_external(result, node, target / name)
     return External(result, target, tuple(written), sum(written.values()))
 
@@ -64,6 +70,16 @@ def prune(external: External) -> None:
             path.unlink(missing_ok=True)
 
 
+def withdraw(directory: str | Path, names: Collection[str]) -> None:
+    """Remove files that `externalize` made for a graph that is not published after all, and the directory if nothing else is in it."""
+    target = Path(directory)
+    for name in names:
+        (target / name).unlink(missing_ok=True)
+    if names:
+        with contextlib.suppress(OSError):
+            target.rmdir()
+
+
 def _file_name(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32] + ".bin"
 
@@ -72,11 +88,14 @@ def _is_ours(path: Path) -> bool:
     return path.suffix == ".bin" and len(path.stem) == 32 and set(path.stem) <= set("0123456789abcdef")
 
 
-def _write(path: Path, content: bytes) -> None:
-    if path.exists() and path.stat().st_size == len(content):
-        return
+def _write(path: Path, content: bytes) -> bool:
+    """Whether the file is new. One that is there counts only with the right content: it may have been damaged."""
+    there = path.exists()
+    if there and path.stat().st_size == len(content) and path.read_bytes() == content:
+        return False
     with replacing(path, prefix=".weight.") as f:
         f.write(content)
+    return not there
 
 
 def _empty_like(graph_def: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.external import EXTERNAL_OP, externalize, internalize, prune
+from disc_tf.frontend.external import EXTERNAL_OP, externalize, internalize, prune, withdraw
 from disc_tf.frontend.tfproto import message_class, serialized
 
 
@@ -63,3 +63,24 @@ def test_changed_content_is_noticed(tmp_path: Path) -> None:
     path.write_bytes(b"\1" + path.read_bytes()[1:])
     with pytest.raises(GraphError, match="not what was written"):
         internalize(e.graph_def)
+
+
+@pytest.mark.parametrize("damage", [lambda b: b"\1" + b[1:], lambda b: b[:-4], lambda b: b""])
+def test_a_damaged_file_is_written_anew(tmp_path: Path, damage: Any) -> None:
+    """A file of the right name is not trusted, whatever its size."""
+    e = externalize(graph(), tmp_path / "w")
+    path = tmp_path / "w" / e.files[0]
+    path.write_bytes(damage(path.read_bytes()))
+    assert serialized(internalize(externalize(graph(), tmp_path / "w").graph_def)) == serialized(graph())
+
+
+def test_files_of_a_graph_that_is_not_published_are_withdrawn(tmp_path: Path) -> None:
+    old = externalize(graph(0), tmp_path / "w")
+    known: dict[str, bool] = {}
+    externalize(graph(0), tmp_path / "w", known=known)
+    assert set(known.values()) == {False}  # they were there
+    externalize(graph(1), tmp_path / "w", known=known)
+    withdraw(tmp_path / "w", [name for name, made in known.items() if made])
+    assert {p.name for p in (tmp_path / "w").iterdir()} == set(old.files)
+    withdraw(tmp_path / "w", old.files)
+    assert not (tmp_path / "w").exists()
