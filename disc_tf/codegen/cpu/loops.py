@@ -51,9 +51,14 @@ def fusion_ps(fusion: Fusion, ctx: EmitContext, space: Sequence[Dim], ops: Seque
     every = _Points(space)
     if ops is None:
         parts = any(op.name == "concatenate" for op in fusion.ops)
-        ops = [op for op in fusion.ops if not parts or every.has(op.result)]
+        ops = [op for op in fusion.ops if not parts or every.has(_walked(op))]
     moved = sum(v.dtype.bytes for v in (*fusion.inputs, *fusion.outputs) if every.has(v))
     return point_ps(ctx.target.name, ops, moved)
+
+
+def _walked(op: Op) -> Value:
+    """The value whose elements an op is carried out for: a reduction's is what it reads."""
+    return op.operands[0] if op.name == "reduce" else op.results[0]
 
 
 class _Points:
