@@ -20,6 +20,9 @@ from typing import Any, cast
 from disc_tf.runtime._build import library_path
 
 OP_NAME = "DiscLaunch"
+_GRADIENT = "_gradient_op_type"
+#: of a node in an original function: the node beside the DiscLaunch that has its gradient (see `frontend/captured.py`)
+_ORIGIN = "_disc_gradient_node"
 
 
 @functools.cache
@@ -109,7 +112,16 @@ def _called(definition: Any, made_in: Any) -> list[Any]:
     return [f for f in found.values() if f is not None]
 
 
-def _call_original(definition: Any, called: list[Any], inputs: list[Any]) -> list[Any]:
+def _own_gradient(node: Any, made_in: Any) -> bytes:
+    """The name under which the gradient of a node is registered in this process."""
+    name = node.attr[_ORIGIN].s.decode()
+    for graph in _graphs(made_in):
+        with contextlib.suppress(KeyError, ValueError):
+            return graph.get_operation_by_name(name).get_attr(_GRADIENT)
+    raise LookupError(f"the gradient of {OP_NAME} needs node {name!r}, which has a gradient of its own and is not in its function")
+
+
+def _call_original(definition: Any, called: list[Any], inputs: list[Any], made_in: Any) -> list[Any]:
     """Puts the original's nodes, and the functions that they call, into the current graph."""
     import tensorflow as tf
     from tensorflow.python.framework.function_def_to_graph import function_def_to_graph_def
@@ -118,6 +130,10 @@ def _call_original(definition: Any, called: list[Any], inputs: list[Any]) -> lis
     for function in called:
         graph._add_function_recursive(function)
     graph_def, names = function_def_to_graph_def(definition)
+    for node in graph_def.node:
+        if _ORIGIN in node.attr:
+            node.attr[_GRADIENT].s = _own_gradient(node, made_in)
+            del node.attr[_ORIGIN]
     args = [arg.name for arg in definition.signature.input_arg]
     returns = [names[definition.ret[out.name]] for out in definition.signature.output_arg]
     # Arguments come back as placeholders of their names; identities keep the results apart from them.
@@ -139,7 +155,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     @tf.function(autograph=False)
     def backward(*values: Any) -> list[Any]:
         xs = [tf.identity(v) for v in values[:n]]
-        ys = _call_original(definition, called, xs)
+        ys = _call_original(definition, called, xs, made_in)
         found = tf.gradients([ys[i] for i in given], [xs[i] for i in wanted], list(values[n:]), unconnected_gradients="zero")
         # Rows that were looked up stay rows: the gradient of a lookup must not be as large as the table.
         return [g if isinstance(g, tf.IndexedSlices) else tf.convert_to_tensor(g) for g in found]

@@ -10,6 +10,15 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from disc_tf.frontend.captured import (
+    captured_tensors,
+    fetched_for,
+    gradients_again,
+    keep_captured,
+    needed_nodes,
+    own_gradients,
+    refer_to_gradients,
+)
 from disc_tf.frontend.errors import GraphError
 from disc_tf.frontend.function_graph import FunctionGraph, function_graph, function_of, single_call
 from disc_tf.frontend.functions import XLA_ATTR, Library, every_node, jit_compiled, mentioned_functions, must_compile
@@ -70,6 +79,8 @@ class _Functions:
         self.progress = progress
         self.library = Library(meta.graph_def)
         self.gradients = list(meta.graph_def.library.gradient)
+        #: function -> tensors of its body that the object graph names
+        self.captured = captured_tensors(meta)
         self.read_tables = not updates_sparsely(every_node(meta.graph_def))
         self.entries: dict[str, FunctionReport] = {}
         self.done: dict[str, tuple[FunctionGraph, OptimizeResult]] = {}
@@ -106,7 +117,10 @@ class _Functions:
             self._pass_variables(f, *call)
             return [call[1]]
         try:
-            body = function_graph(f, self.library.functions, self.gradients, self.roots.variables.get(name))
+            # The gradient functions that capture tensors of a function can be called from this function only: it is not inlined elsewhere.
+            others = self.captured.keys() - {name}
+            body = function_graph(f, self.library.functions, self.gradients, self.roots.variables.get(name), others)
+            body.kept = fetched_for(body.graph_def, self._kept(body), lambda n: self.library.called(n) is not None)
             request = Request(
                 body.graph_def,
                 body.fetches,
@@ -136,6 +150,11 @@ class _Functions:
         called = [g for n in nodes if n.op != LAUNCH_OP for g in mentioned_functions(n)]
         return [g for g in dict.fromkeys(called) if g in self.library.functions]
 
+    def _kept(self, body: FunctionGraph) -> list[str]:
+        """Tensors and nodes of a function that stay in it for gradients."""
+        captured = self.captured.get(body.name)
+        return [*captured, *own_gradients(body.graph_def)] if captured else []
+
     def _stays(self, node: Any, inside: set[str]) -> bool:
         """Whether a node of a body is left as it is: neither in a cluster nor a call that is inlined."""
         return node.name not in inside and (self.library.called(node) is None or self.library.why_not(node, frozenset()) is not None)
@@ -160,7 +179,11 @@ class _Functions:
             graph = result.without(left)
             if graph is body.graph_def:
                 continue
-            added |= {f.signature.name: f for f in graph.library.function if f.signature.name not in functions}
+            kept = self._kept(body)
+            keep_captured(body.graph_def, graph, kept)
+            new_ones = {f.signature.name: f for f in graph.library.function if f.signature.name not in functions}
+            refer_to_gradients(new_ones.values(), kept)
+            added |= new_ones
             functions[name].CopyFrom(function_of(body, graph, {**functions, **added}))
             if jit_compiled(functions[name].attr):
                 del functions[name].attr[XLA_ATTR]
@@ -244,13 +267,7 @@ def _with_the_rest(meta: Any, changed: Any) -> Any:
     for collection in meta.collection_def.values():
         named = [*collection.node_list.value, *(s for v in collection.bytes_list.value for s in embedded_strings(v))]
         wanted += [name for v in named if (name := v.lstrip("^").partition(":")[0]) in nodes]
-    needed: set[str] = set()
-    while wanted:
-        name = wanted.pop()
-        if name in present or name in needed or name not in nodes:
-            continue
-        needed.add(name)
-        wanted += [i[1:] if i.startswith("^") else parse_tensor(i)[0] for i in nodes[name].input]
+    needed = needed_nodes(nodes, wanted, present)
     for n in original.node:
         if n.name in needed:
             changed.node.add().CopyFrom(n)
@@ -322,6 +339,7 @@ def _originals_in(nodes: Any, functions: Any, in_body: bool) -> tuple[int, Calla
         if name not in functions:
             raise GraphError(f"its original function {name!r} is not in the model's library", node.name)
         hosts[node.name] = len(node.attr["Thostout"].list.type)
+        gradients_again(functions[name], nodes)
         _call_original(node, functions[name])
 
     def spelled(text: str) -> str:

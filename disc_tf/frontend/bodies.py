@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.functions import Library, flag, has_effect, jit_compiled, must_compile, read_body
+from disc_tf.frontend.functions import NOINLINE, Library, flag, has_effect, jit_compiled, must_compile, read_body
 from disc_tf.lowering.bodies import FunctionBody
 from disc_tf.lowering.errors import Unsupported
 from disc_tf.lowering.node import NodeView
@@ -37,7 +37,7 @@ def _read(library: Library, name: str, jitted: bool) -> FunctionBody:
     f = library.functions.get(name)
     if f is None:
         raise Unsupported("INVALID", f"function {name!r} is not in the library")
-    if not (jitted and jit_compiled(f.attr)) and (flag(f.attr, "_noinline") or must_compile(f.attr)):
+    if not (jitted and jit_compiled(f.attr)) and (flag(f.attr, NOINLINE) or must_compile(f.attr)):
         raise Unsupported("ATTR", f"function {name!r} must not be inlined")
     if name in library.with_gradient:
         raise Unsupported("ATTR", f"function {name!r} has or is a registered gradient")

@@ -11,11 +11,21 @@ name, signature and attributes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from disc_tf.frontend.errors import GraphError
-from disc_tf.frontend.functions import Library, called_functions, has_effect, is_unknown, output_offsets, read_body
+from disc_tf.frontend.functions import (
+    NOINLINE,
+    Library,
+    bodies,
+    called_functions,
+    flag,
+    has_effect,
+    is_unknown,
+    output_offsets,
+    read_body,
+)
 from disc_tf.frontend.graph import TensorRef, parse_tensor, tensor_name
 from disc_tf.frontend.opaque import VARIABLE_SHAPE
 from disc_tf.frontend.opdefs import DT_RESOURCE
@@ -29,7 +39,8 @@ Dims = tuple[int, ...] | None
 class FunctionGraph:
     """``function``: as it was. ``outputs``: its results as tensors of ``graph_def``; ``targets``: names of nodes that must run.
 
-    ``mentioned``: outputs of ops that nobody knows, as the body spells them, by node (see `functions.read_body`).
+    ``mentioned``: outputs of ops that nobody knows, as the body spells them, by node (see `functions.read_body`). ``kept``: further tensors
+    that stay in the body under their names. ``held``: calls that must not be inlined and that nothing in the function itself marks so.
     """
 
     function: Any
@@ -37,6 +48,8 @@ class FunctionGraph:
     outputs: list[str]
     targets: list[str]
     mentioned: dict[str, list[str]]
+    kept: list[str] = dataclasses.field(default_factory=list)
+    held: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -44,17 +57,22 @@ class FunctionGraph:
 
     @property
     def fetches(self) -> list[str]:
-        """``outputs`` and ``targets`` as `optimize_graph_def` takes them."""
-        return [*dict.fromkeys(self.outputs), *(f"^{t}" for t in self.targets)]
+        """``outputs``, ``kept`` and ``targets`` as `optimize_graph_def` takes them."""
+        return [*dict.fromkeys([*self.outputs, *self.kept]), *(f"^{t}" for t in self.targets)]
 
 
 def function_graph(
-    f: Any, functions: Mapping[str, Any], gradients: Sequence[Any] = (), variables: Mapping[int, Dims] | None = None
+    f: Any,
+    functions: Mapping[str, Any],
+    gradients: Sequence[Any] = (),
+    variables: Mapping[int, Dims] | None = None,
+    whole: Collection[str] = (),
 ) -> FunctionGraph:
     """The body as a GraphDef whose library holds the functions that it calls.
 
-    gradients: the library's GradientDefs. variables: dims of the variables whose handles are arguments, by position. ``GraphError`` for
-    bodies that make no sense, and for those that are completed by attributes of each call.
+    gradients: the library's GradientDefs. variables: dims of the variables whose handles are arguments, by position. whole: functions that
+    are to stay functions: calls of them are marked ``_noinline``, here only. ``GraphError`` for bodies that make no sense, and for those
+    that are completed by attributes of each call.
     """
     mentioned: dict[str, list[str]] = {}
     body = read_body(f, functions, mentioned)
@@ -92,9 +110,26 @@ def function_graph(
         node.input.extend(spell(ref) for ref in inputs)
         node.input.extend(f"^{arguments[c] if isinstance(c, int) else c}" for c in controls)
     _add_library(graph, functions, gradients)
+    held = _hold(graph, whole)
     effects = [n.name for n in body.nodes if has_effect(n.op, functions) or n.op == "Assert"]
     targets = list(dict.fromkeys([*body.control_returns, *effects]))
-    return FunctionGraph(f, graph, [spell(ref) for ref in body.returns], targets, mentioned)
+    return FunctionGraph(f, graph, [spell(ref) for ref in body.returns], targets, mentioned, held=held)
+
+
+def _hold(graph: Any, whole: Collection[str]) -> set[str]:
+    """Mark the calls of these functions in the graph and in its library; the names of the graph's own that were not marked before."""
+    if not whole:
+        return set()
+    library = Library(graph)
+    held = set()
+    for i, nodes in enumerate(bodies(graph)):
+        for node in nodes:
+            call = library.called(node)
+            if call is not None and call[0] in whole and not flag(node.attr, NOINLINE):
+                node.attr[NOINLINE].b = True
+                if i == 0:
+                    held.add(node.name)
+    return held
 
 
 def _add_library(graph: Any, functions: Mapping[str, Any], gradients: Sequence[Any]) -> None:
@@ -134,6 +169,8 @@ def function_of(body: FunctionGraph, graph_def: Any, functions: Mapping[str, Any
             continue
         out = new.node_def.add()
         out.MergeFromString(node.SerializeToString())
+        if node.name in body.held:
+            del out.attr[NOINLINE]
         inputs = [t if t.startswith("^") else spell(parse_tensor(t)) for t in node.input]
         del out.input[:]
         out.input.extend(inputs)

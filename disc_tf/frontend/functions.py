@@ -26,6 +26,7 @@ from disc_tf.frontend.tfproto import serialized
 MAX_INLINED = 1 << 18
 #: on functions and calls that XLA is to compile as a whole
 XLA_ATTR = "_XlaMustCompile"
+NOINLINE = "_noinline"
 _XLA_ATTRS = (XLA_ATTR, "_tpu_replicate", "_replication_info", "_xla_compile_id")
 _FRAME_OPS = frozenset({"Enter", "RefEnter"})
 
@@ -106,7 +107,7 @@ class Library:
         if call[0] in self.with_gradient:
             return f"function {call[0]!r} has or is a registered gradient"
         for attrs in (node.attr, f.attr):
-            if flag(attrs, "_noinline"):
+            if flag(attrs, NOINLINE):
                 return "marked _noinline"
             if must_compile(attrs):
                 return "belongs to XLA or to a replicated body"

@@ -21,7 +21,7 @@ from typing import Any
 
 from disc_tf.frontend.analysis import SOURCES
 from disc_tf.frontend.demand import Place, may_travel, needed_constants
-from disc_tf.frontend.functions import XLA_ATTR, called_functions
+from disc_tf.frontend.functions import NOINLINE, XLA_ATTR, called_functions
 from disc_tf.frontend.graph import Graph, TensorRef, constant_of, tensor_name
 from disc_tf.frontend.opaque import VARIABLE_SHAPE, TfShapes
 from disc_tf.frontend.opdefs import CONTROL_FLOW, op_info
@@ -33,7 +33,7 @@ from disc_tf.lowering.registry import RULES
 #: op type of a custom op
 UNKNOWN_OP = "DiscUnknown"
 #: attributes beginning with "_" that travel
-_FLAGS = frozenset({XLA_ATTR, "_noinline", "_tpu_replicate", "_replication_info", "_xla_compile_id"})
+_FLAGS = frozenset({XLA_ATTR, NOINLINE, "_tpu_replicate", "_replication_info", "_xla_compile_id"})
 _SHAPES = ("_output_shapes", VARIABLE_SHAPE)
 #: words that string attributes may hold, besides those that an op's own definition lists
 _WORDS = frozenset(
