@@ -15,7 +15,7 @@ from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, MISSING_PACKAGES,
 from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.parser import Parser
 from disc_tf.extras import COMPILING, GRAPHS, MissingPackages, missing_packages, package_of, require
-from disc_tf.testing.tf_process import ProcessFailed
+from disc_tf.testing.tf_process import ProcessFailed, TfError
 
 _EXIT_CODES = """exit codes:
   0 done   1 internal error, or packages are missing   2 usage   3 bad input   4 not compiled (--strict)   5 verification failed
@@ -239,6 +239,9 @@ def _main(argv: Sequence[str] | None) -> int:
     except ProcessFailed as e:
         print(f"disc-tf: {e}", file=sys.stderr)
         return INTERNAL_ERROR
+    except TfError as e:
+        print(f"disc-tf: TensorFlow raises code {e.code}: {e}", file=sys.stderr)
+        return BAD_INPUT
     except ModuleNotFoundError as e:
         told = e if isinstance(e, MissingPackages) else _lacking(args, e)
         if told is None:

@@ -98,8 +98,9 @@ class _Proof:
 
     def run(self, check: ModelCheck) -> None:
         report = self.report
-        cases = sum(len(c) for c in check.cases.values())
-        self.progress(f"verifying {counted(len(check.cases), 'signature')} at {counted(cases, 'shape')} against TensorFlow")
+        names = [name for name in check.cases if name not in check.plan.same]
+        cases = sum(len(check.cases[name]) for name in names)
+        self.progress(f"verifying {counted(len(names), 'signature')} at {counted(cases, 'shape')} against TensorFlow")
         if self.timing and (note := busy()):
             self.progress(note)
         done = itertools.count(1)
@@ -112,6 +113,7 @@ class _Proof:
             found = self._give_up(check, bad, why)
         found = self._slow(check, found)
         report.verification, report.verified = found, _ok(found)
+        report.same = dict(check.same)
         report.routes = [ROUTES[loader] for loader in check.used]
         report.warnings += check.warnings
         self._warn(check, found)

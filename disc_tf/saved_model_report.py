@@ -32,7 +32,8 @@ class SavedModelReport:
 
     ``skipped``: function -> why it was not looked at. ``source_digest``: sha256 of the original's saved_model file.
     ``verification``: by signature. ``verified``: None if nothing could be compared or it was not asked for. ``routes``: the loaders that
-    the proof read the written files with. ``reason``: why the whole MetaGraph was left as it is, "" if it was looked at.
+    the proof read the written files with. ``same``: signature -> the one that was verified for it, as both are one computation.
+    ``reason``: why the whole MetaGraph was left as it is, "" if it was looked at.
     """
 
     compiler_version: str = ""
@@ -47,6 +48,7 @@ class SavedModelReport:
     verification: dict[str, list[ShapeResult]] = dataclasses.field(default_factory=dict)
     verified: bool | None = None
     routes: list[str] = dataclasses.field(default_factory=list)
+    same: dict[str, str] = dataclasses.field(default_factory=dict)
     reason: str = ""
     other_graphs: list[SavedModelReport] = dataclasses.field(default_factory=list)
 
@@ -139,6 +141,7 @@ class SavedModelReport:
         for signature, shapes in self.verification.items():
             lines.append(f"signature {signature}:")
             lines += [f"  {shape_line(s)}" for s in shapes]
+        lines += [f"signature {name}: the same computation as {first}" for name, first in self.same.items()]
         if self.verified is not None:
             lines.append(verified_text(self.verification, self.routes) if self.verified else "NOT verified: see above")
         return lines

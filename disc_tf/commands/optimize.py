@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,14 +181,16 @@ def _run(args: argparse.Namespace, stack: contextlib.ExitStack) -> int:
                 why = next((shape_line(r) for r in report.verification if not r.ok), "")
                 print(f"disc-tf: {args.input}: verification failed: {why}", file=sys.stderr)
             if args.capture:
-                _capture(args, candidate, report, specs, sizes, say)
+                with no_process(report.warnings, "nothing was captured"):
+                    _capture(args, candidate, report, specs, sizes, say)
         if not proved:
             output.write(result.graph_def)
         output.publish()
         say(f"wrote {args.output}")
     if args.report:
         if is_html(args.report) and not args.no_timing and not args.remote:  # a profile means compiling here
-            add_profile(report, graph, specs, sizes, threads=args.threads, progress=say)
+            with no_process(report.warnings, "no profile was made"):
+                add_profile(report, graph, specs, sizes, threads=args.threads, progress=say)
         write_report(args.report, report, args.input)
     if args.json:
         print(report.to_json())
@@ -200,6 +203,18 @@ def _run(args: argparse.Namespace, stack: contextlib.ExitStack) -> int:
     if code == OK and options.strict:
         return strict_code(args.input, report, "planned" if args.dry_run else "compiled")
     return code
+
+
+@contextlib.contextmanager
+def no_process(warnings: list[str], without: str) -> Iterator[None]:
+    """What a TensorFlow process ends with costs what it was for, not the command."""
+    from disc_tf.testing.differential import first_line
+    from disc_tf.testing.tf_process import ProcessFailed, TfError
+
+    try:
+        yield
+    except (ProcessFailed, TfError) as e:
+        warnings.append(f"{without}: {first_line(e)}")
 
 
 def strict_code(path: str, report: Report, status: str) -> int:

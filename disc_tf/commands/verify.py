@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from disc_tf.commands import verify_model
 from disc_tf.commands.common import (
+    BAD_INPUT,
     OK,
     VERIFY_FAILED,
     CommandError,
@@ -38,6 +40,7 @@ from disc_tf.scratch import scratch
 from disc_tf.testing.cold import cold_starts, graph_starter
 from disc_tf.testing.differential import BenchRow, OptimizedRaised, bench_graphs, verify_graphs
 from disc_tf.testing.inputs import sample_sizes
+from disc_tf.testing.tf_process import ProcessFailed, TfError
 from disc_tf.testing.timing import busy, interval, pooled
 
 _ADVICE = "give other shapes (--shape) or values (--inputs-json)"
@@ -167,7 +170,8 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
         for line in summary(signers, signed):
             print(line)
     if models:
-        results, by_signature = verify_model.verify(args)
+        with originals_that_load(names[0]):
+            results, by_signature = verify_model.verify(args)
         data = {"signatures": {name: [vars(r) for r in found] for name, found in by_signature.items()}}
         return _judge(args, results, data | code, names)
     specs, outputs, sizes = _plan(args, directory)
@@ -176,10 +180,20 @@ def _verify(args: argparse.Namespace, directory: str) -> int:
         if not args.json:
             print(shape_line(result), flush=True)
 
-    results = verify_graphs(
-        args.original, args.optimized, specs, outputs, sizes, tolerance=args.tolerance, threads=args.threads, progress=show
-    )
+    with originals_that_load(names[0]):
+        results = verify_graphs(
+            args.original, args.optimized, specs, outputs, sizes, tolerance=args.tolerance, threads=args.threads, progress=show
+        )
     return _judge(args, results, {"shapes": [vars(r) for r in results]} | code, names)
+
+
+@contextlib.contextmanager
+def originals_that_load(path: str) -> Iterator[None]:
+    """`CommandError` if TensorFlow does not load the original."""
+    try:
+        yield
+    except (ProcessFailed, TfError) as e:
+        raise CommandError(f"TensorFlow does not load {path}: {e}", BAD_INPUT) from e
 
 
 def _judge(args: argparse.Namespace, results: Sequence[ShapeResult], data: dict[str, Any], names: tuple[str, str]) -> int:
@@ -264,6 +278,8 @@ def _bench(args: argparse.Namespace, directory: str) -> int:
             )  # fmt: skip
     except OptimizedRaised as e:
         raise CommandError(str(e), VERIFY_FAILED) from e
+    except (ProcessFailed, TfError) as e:
+        raise CommandError(f"not timed: {e}", BAD_INPUT) from e
     finally:
         say.clear()
     cold = {}

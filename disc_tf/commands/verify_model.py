@@ -15,7 +15,7 @@ from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, re
 from disc_tf.report import ShapeResult, shape_line
 from disc_tf.testing.differential import BenchRow, bench_sides
 from disc_tf.testing.inputs import sample_sizes
-from disc_tf.testing.saved_models import ModelCheck
+from disc_tf.testing.saved_models import ROUTES, ModelCheck
 from disc_tf.testing.signatures import ModelPlan, SignaturePlan, plan_model
 from disc_tf.testing.tf_process import SavedModelProcess, SignatureSide
 
@@ -102,8 +102,20 @@ def verify(args: argparse.Namespace) -> tuple[list[ShapeResult], dict[str, list[
             if not args.json:
                 print(f"{where}{signature}: {shape_line(result)}" if named else shape_line(result), flush=True)
 
-        with ModelCheck(plan, tolerance=args.tolerance, points=args.points, sizes=sizes, threads=args.threads) as check:
-            found |= {f"{where}{name}": results for name, results in check.attempt(args.optimized, progress=show).items()}
+        loaders = list(ROUTES) if args.loader == "auto" else []
+        settings = {"tolerance": args.tolerance, "points": args.points, "sizes": sizes, "threads": args.threads}
+        with ModelCheck(plan, loaders=loaders, **settings) as check:
+            results = check.attempt(args.optimized, progress=show)
+        for name, rows in results.items():
+            for row in rows:
+                if not row.ok and not row.shapes:  # of a loader, not of a shape
+                    show(name, row)
+        found |= {f"{where}{name}": rows for name, rows in results.items()}
+        if not args.json:
+            for name, first in check.same.items():
+                print(f"{where}{name}: the same computation as {first}")
+            if len(check.used) > 1:
+                print(f"{where}loaded by {', '.join(ROUTES[loader] for loader in check.used)}")
         for warning in check.warnings:
             print(f"disc-tf: warning: {where}{warning}", file=sys.stderr)
     return [r for results in found.values() for r in results], found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import dataclasses
+from collections.abc import Collection, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,15 +54,65 @@ def _plan(meta: Any, title: str, function: Any, call: Any, ops: Collection[str],
         nodes.append(node)
         call.input.append(node.name)
     flow = Flow(SimpleNamespace(node=[*nodes, call], library=meta.graph_def.library))
-    inputs = tuple(arg.name for arg in signature.input_arg[:count])
     outputs = tuple(f"output_{i}" for i in range(len(signature.output_arg)))
-    reason, specs = "", []
-    for i, arg in enumerate(signature.input_arg[:count]):
-        shapes = list(function.arg_attr[i].attr["_output_shapes"].list.shape) if i in function.arg_attr else []
-        shape = shapes[0] if shapes else nodes[i].attr["shape"].shape
-        if not can_be_made(arg.type) or shape.unknown_rank:
-            reason = f"argument {arg.name}: {why_not(arg.type, shape)}"
-            break
-        specs.append(make_spec(arg.name, arg.type, [int(d.size) for d in shape.dim], learn(flow, flow.root, (nodes[i].name, 0))))
-    plan = SignaturePlan(title, inputs, outputs, () if reason else tuple(share_dims(specs)), reason)
+    leaves = list(_leaves(meta.object_graph_def.concrete_functions[signature.name].canonicalized_input_signature))
+    if sum(leaf.flat for leaf in leaves) != count:  # written by something that does not say
+        leaves = [_Leaf() for _ in range(count)]
+    inputs, specs, reason, place = [], [], "", 0
+    for leaf in leaves:
+        arg = signature.input_arg[place]
+        inputs.append(arg.name)
+        number, shape = leaf.dtype or arg.type, leaf.shape
+        if shape is None:
+            known = list(function.arg_attr[place].attr["_output_shapes"].list.shape) if place in function.arg_attr else []
+            shape = known[0] if known else nodes[place].attr["shape"].shape
+        if leaf.kind not in _MADE:
+            reason = reason or f"argument {arg.name}: values of a {leaf.kind} cannot be made up"
+        elif not can_be_made(number) or shape.unknown_rank:
+            reason = reason or f"argument {arg.name}: {why_not(number, shape)}"
+        else:
+            learned = learn(flow, flow.root, (nodes[place + (leaf.kind == _SPARSE)].name, 0))
+            specs.append(make_spec(arg.name, number, [int(d.size) for d in shape.dim], learned))
+        place += leaf.flat
+    plan = SignaturePlan(title, tuple(inputs), outputs, () if reason else tuple(share_dims(specs)), reason)
     return plan.running(ops, run)
+
+
+_TENSOR, _RAGGED, _SPARSE = "TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"
+#: what arguments are made of dense values by `tf_worker`
+_MADE = (_TENSOR, _RAGGED, _SPARSE)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """An argument that the function is called with. flat: how many tensors it is; shape: None where only the function says."""
+
+    kind: str = _TENSOR
+    flat: int = 1
+    dtype: int = 0
+    shape: Any = None
+
+
+def _leaves(value: Any) -> Iterator[_Leaf]:
+    """The tensors and composites in a StructuredValue, in the order of `tf.nest.flatten`."""
+    kind = value.WhichOneof("kind")
+    if kind in ("tensor_spec_value", "bounded_tensor_spec_value"):
+        spec = getattr(value, kind)
+        yield _Leaf(dtype=spec.dtype, shape=spec.shape)
+    elif kind == "type_spec_value":
+        spec = value.type_spec_value
+        name = spec.type_spec_class_name.rpartition(".")[2]
+        state = spec.type_state.tuple_value.values
+        if name in (_RAGGED, _SPARSE) and len(state) >= 2:
+            yield _Leaf(name, spec.num_flat_components, state[1].tensor_dtype_value, state[0].tensor_shape_value)
+        else:
+            yield _Leaf(name or "composite", spec.num_flat_components)
+    elif kind in ("list_value", "tuple_value"):
+        for part in getattr(value, kind).values:
+            yield from _leaves(part)
+    elif kind == "dict_value":
+        for key in sorted(value.dict_value.fields):
+            yield from _leaves(value.dict_value.fields[key])
+    elif kind == "named_tuple_value":
+        for pair in value.named_tuple_value.values:
+            yield from _leaves(pair.value)

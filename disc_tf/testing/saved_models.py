@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disc_tf.frontend.errors import GraphError
+from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, read_saved_model
 from disc_tf.report import ShapeResult
 from disc_tf.testing.differential import QUIET, Case, Check, Side, first_line, generated
 from disc_tf.testing.inputs import dim_names, make_feeds, sample_sizes
 from disc_tf.testing.originals import ROLES, Answers, Originals, Recorded
+from disc_tf.testing.same_signatures import same_signatures
 from disc_tf.testing.signatures import ModelPlan, SignaturePlan, plan_model
 from disc_tf.testing.tf_process import Hosts, ProcessFailed, SavedModelProcess, SignatureSide, TfError
 from disc_tf.testing.warmup import Request, WarmupError, read_requests
@@ -84,6 +87,7 @@ class ModelCheck(Originals):
         self.tolerance, self.threads, self.loaders = tolerance, threads, list(loaders)
         self.warnings: list[str] = []
         self.used: list[str] = []
+        self.same: dict[str, str] = {}
         self._recorded_of: Any = None
         self._recorded: dict[str, Recorded] = {}
         records = self._records()
@@ -167,6 +171,8 @@ class ModelCheck(Originals):
             roles["timed"] = functools.partial(self._load, candidate, ops=True)
         stateful = any(p.stateful for p in self.plan.signatures.values())
         names = list(signatures if signatures is not None else self.plan.signatures)
+        self.same = self._same(candidate, names)
+        names = [name for name in names if name not in self.same]
         with contextlib.ExitStack() as stack:
             # a run of the original that changes something must not find what an earlier attempt left
             processes = self.started(roles, stack, () if stateful else ROLES)
@@ -177,12 +183,12 @@ class ModelCheck(Originals):
             for role in ("checked", "timed"):
                 if isinstance(error := processes.get(role), Exception):
                     failure = f"{UNLOADABLE} by {ROUTES[self.plan.loader]}: {error}"
-            if not stateful and self._recorded_of is not processes["reference"]:
-                self._recorded_of = processes["reference"]
-                self._recorded = {n: Recorded(_side(processes["reference"], s)) for n, s in self.plan.signatures.items()}
+            self._record(processes["reference"])
             found: dict[str, list[ShapeResult]] = {}
             for name in names:
                 signature = self.plan.signatures[name]
+                if processes["reference"].dead:  # by an earlier signature
+                    processes |= self._again(roles["reference"], stack, stateful)
                 sides = {role: _side(p, signature) for role, p in processes.items() if not isinstance(p, Exception)}
                 check = self._check(signature, sides["reference"] if stateful else self._recorded[name], sides.get("checked"))
                 check.users = [sides["user"], sides["timed"]] if {"user", "timed"} <= sides.keys() else []
@@ -195,6 +201,29 @@ class ModelCheck(Originals):
                     if loader != self.plan.loader:
                         self._by_loader(loader, processes["checked"], names, found, stateful)
             return found
+
+    def _record(self, reference: SavedModelProcess) -> None:
+        if self._recorded_of is not reference:
+            self._recorded_of = reference
+            self._recorded = {n: Recorded(_side(reference, s)) for n, s in self.plan.signatures.items()}
+
+    def _again(self, make: Callable[[], SavedModelProcess], stack: contextlib.ExitStack, stateful: bool) -> dict[str, SavedModelProcess]:
+        """A reference in place of one that ended. `ProcessFailed` or `TfError`."""
+        found = self.started({"reference": make}, stack, () if stateful else ROLES)
+        if isinstance(found["reference"], Exception):
+            raise found["reference"]
+        self._record(found["reference"])
+        return found
+
+    def _same(self, candidate: str | Path, names: Sequence[str]) -> dict[str, str]:
+        """Of ``names``, those that are the same as another one of them, in the original and in the candidate."""
+        if not any(first in names for name, first in self.plan.same.items() if name in names):
+            return {}
+        try:
+            there = same_signatures(choose_meta_graph(read_saved_model(candidate), self.plan.tags), list(self.plan.signatures))
+        except (SavedModelError, GraphError, KeyError):  # what is wrong is said when it is loaded
+            return {}
+        return {name: first for name, first in self.plan.same.items() if {name, first} <= {*names} and there.get(name) == first}
 
     def _check(self, signature: SignaturePlan, reference: Answers, candidate: Answers | None) -> Check:
         return Check(signature.inputs, signature.outputs, reference, candidate, tolerance=self.tolerance, random=signature.random)

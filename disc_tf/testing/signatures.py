@@ -22,6 +22,8 @@ from disc_tf.frontend.saved_model import (
 )
 from disc_tf.frontend.state import changes_state
 from disc_tf.testing.inputs import InputSpec, make_spec, share_dims, why_not
+from disc_tf.testing.random_outputs import draws_random
+from disc_tf.testing.same_signatures import same_signatures
 from disc_tf.testing.strings import can_be_made
 from disc_tf.testing.value_flow import Flow
 from disc_tf.testing.value_ranges import learn
@@ -46,19 +48,21 @@ class SignaturePlan:
 
     def running(self, ops: Collection[str], functions: Collection[str]) -> SignaturePlan:
         """The plan with what these op types and functions mean for it."""
-        random = any(op.startswith(_RANDOM) for op in ops)
+        random = draws_random(ops)
         stateful = random or any(changes_state(op) for op in ops)
         return dataclasses.replace(self, random=random, stateful=stateful, functions=frozenset(functions))
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelPlan:
-    """The graph to load and its signatures by name. loader: see `SavedModelProcess`."""
+    """The graph to load and its signatures by name. loader: see `SavedModelProcess`. same: signature -> an earlier one that is the same
+    computation, see `same_signatures`."""
 
     directory: Path
     tags: tuple[str, ...]
     loader: str
     signatures: dict[str, SignaturePlan]
+    same: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def plan_model(
@@ -91,7 +95,7 @@ def plan_model(
 
         plans |= plan_methods(meta, missed)
     chosen = loader if loader != "auto" else "tf2" if whole else "session"
-    return ModelPlan(Path(directory), tuple(sorted(meta.meta_info_def.tags)), chosen, plans)
+    return ModelPlan(Path(directory), tuple(sorted(meta.meta_info_def.tags)), chosen, plans, same_signatures(meta, wanted))
 
 
 def _assets(meta: Any, directory: Path) -> dict[str, Path]:
@@ -126,13 +130,6 @@ def _shape(info: Any, flow: Flow, node: str, port: int) -> list[int] | None:
         return [int(d.size) for d in info.tensor_shape.dim]
     found = flow.shape(flow.root, (node, port))
     return [-1] if found is None and info.dtype == _STRING else found
-
-
-#: how the ops are called that draw other numbers each time
-_RANDOM = (
-    "Random", "Multinomial", "TruncatedNormal", "ParameterizedTruncatedNormal", "StatefulStandardNormal", "StatefulUniform",
-    "RngReadAndSkip",
-)  # fmt: skip
 
 
 def reached(meta: Any, signature: str) -> tuple[set[str], set[str]]:

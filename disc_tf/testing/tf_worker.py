@@ -176,7 +176,13 @@ class SignatureRunner(TfRunner):
         values = iter(feeds)
 
         def value(spec: Any) -> Any:
-            return self.tf.constant(next(values), dtype=spec.dtype) if isinstance(spec, self.tf.TensorSpec) else spec
+            if isinstance(spec, self.tf.TensorSpec):
+                return self.tf.constant(next(values), dtype=spec.dtype)
+            if isinstance(spec, self.tf.RaggedTensorSpec):
+                return self.ragged(spec, self.tf.constant(next(values), dtype=spec.dtype))
+            if isinstance(spec, self.tf.SparseTensorSpec):
+                return self.tf.sparse.from_dense(self.tf.constant(next(values), dtype=spec.dtype))
+            return spec
 
         args, kwargs = nest.map_structure(value, function.structured_input_signature)
 
@@ -185,6 +191,15 @@ class SignatureRunner(TfRunner):
             return {f"output_{i}": tensor for i, tensor in enumerate(found)}
 
         return call
+
+    def ragged(self, spec: Any, dense: Any) -> Any:
+        """Rows of different lengths, the first one whole. Of deeper ones only the outermost dimension is ragged in truth."""
+        if spec.ragged_rank != 1:
+            return self.tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank, row_splits_dtype=spec.row_splits_dtype)
+        width = int(dense.shape[1])
+        lengths = [(3 * i + width) % (width + 1) for i in range(int(dense.shape[0]))]
+        splits = spec.row_splits_dtype
+        return self.tf.RaggedTensor.from_tensor(dense, self.tf.constant(lengths, splits), ragged_rank=1, row_splits_dtype=splits)
 
     def results(self, found: Any) -> Any:
         return {name: value.numpy() for name, value in found.items()}

@@ -21,6 +21,7 @@ from disc_tf.cli import VERBS, main
 from disc_tf.commands import verify
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
 from disc_tf.report import ShapeResult
+from disc_tf.testing.tf_process import ProcessFailed, TfError
 from disc_tf.version import __version__
 from tests.frontend.graphs import G
 
@@ -290,6 +291,20 @@ def test_verify_that_compares_nothing(graph: Path, monkeypatch: pytest.MonkeyPat
     assert run("verify", graph, graph, "--json") == 5
     found = json.loads(capsys.readouterr().out)
     assert (found["ok"], found["compared"]) == (False, 0)
+
+
+@pytest.mark.parametrize("error", [ProcessFailed("ended with status -9"), TfError(3, "Op type not registered")])
+@pytest.mark.parametrize(("verb", "used"), [("verify", "verify_graphs"), ("bench", "bench_graphs")])
+def test_a_process_that_fails_is_an_error_in_one_line(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, used: str, error: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(verify, used, fails)
+    assert run(verb, graph, graph) == 3
+    said = capsys.readouterr().err
+    assert said.strip().splitlines()[-1].startswith("disc-tf: ") and str(error) in said
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

@@ -54,6 +54,8 @@ class World:
     warnings = ("a warning of the check",)
     cases: dict[str, list[Any]] = {name: [None] for name in SIGNATURES}  # noqa: RUF012
     used = ("tf2", "session", "serve")
+    same: dict[str, str] = {}  # noqa: RUF012
+    plan = SimpleNamespace(same={})
 
     def __call__(self, plan: Any, **_: Any) -> World:
         return self

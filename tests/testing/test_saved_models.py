@@ -220,6 +220,57 @@ def test_bench(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert row["dims"] == {"ids/0": 2, "ids/1": 3} and row["original"]["median"] > 0
 
 
+@pytest.fixture(scope="module")
+def composites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Methods that no signature runs, with ragged and sparse arguments; and two keys of one signature."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = tf.Variable(tf.ones([8, 3]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32)])
+        def one(self, x: Any) -> Any:
+            return {"y": tf.tanh(x * 2.0 + 1.0) * 3.0}
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32)])
+        def other(self, x: Any) -> Any:
+            return {"y": tf.tanh(x * 2.0 + 1.0) * 4.0}
+
+        @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.float32)])
+        def ragged(self, x: Any) -> Any:
+            return tf.tanh(x * 2.0 + 1.0) * 3.0
+
+        @tf.function(input_signature=[tf.SparseTensorSpec([None, 8], tf.float32)])
+        def sparse(self, x: Any) -> Any:
+            return tf.tanh(tf.sparse.sparse_dense_matmul(x, self.w) * 2.0 + 1.0) * 2.0
+
+        @tf.function(
+            input_signature=[{"k": tf.TensorSpec([], tf.float32)}, tf.RaggedTensorSpec([None, None, None], tf.float32, ragged_rank=2)]
+        )
+        def mixed(self, factors: Any, x: Any) -> Any:
+            return tf.tanh(tf.exp(x * factors["k"]) - 1.0) * 2.0
+
+    base = tmp_path_factory.mktemp("composites")
+    m = Model()
+    tf.saved_model.save(m, str(base / "1"), signatures={"serving_default": m.one, "other": m.other, "again": m.one})
+    return base / "1"
+
+
+@pytest.mark.slow
+def test_methods_with_composite_arguments(composites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan_model(composites).same == {"again": "serving_default"}
+    arguments = ["optimize", str(composites), "-o", str(tmp_path / "out"), "--no-timing", "--target", "native", "--json", "--quiet"]
+    assert main(arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["verified"] and report["same"] == {"again": "serving_default"} and len(report["routes"]) == 3
+    assert report["verification"].keys() == {"serving_default", "other", "ragged#0", "sparse#0", "mixed#0"}
+    for results in report["verification"].values():
+        assert all(r["ok"] and any(r["elements"].values()) for r in results)
+    assert not any("not verified" in w for w in report["warnings"])
+
+
 def test_usage(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g.pb").write_bytes(b"")
     (tmp_path / "empty").mkdir()
