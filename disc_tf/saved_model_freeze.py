@@ -6,13 +6,15 @@ Tables, assets and the op that initialises them stay. Source: TensorFlow's `conv
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from disc_tf.frontend.errors import telling_line
+from disc_tf.frontend.external import OUTPUT_SHAPES
 from disc_tf.frontend.function_graph import function_graph, function_of
-from disc_tf.frontend.functions import called_functions
+from disc_tf.frontend.functions import called_functions, every_node, mentioned_functions
 from disc_tf.frontend.graph import parse_tensor
 from disc_tf.frontend.opdefs import DT_STRING
 from disc_tf.frontend.resource_gather import read_first
@@ -23,6 +25,7 @@ from disc_tf.frontend.saved_model import (
     choose_meta_graphs,
     reached_nodes,
     read_saved_model,
+    signature_calls,
     signature_tensors,
     write_saved_model,
 )
@@ -66,6 +69,7 @@ def _freeze(src: Path, meta: Any, names: Sequence[str], frozen: Any) -> None:
     frozen.meta_info_def.CopyFrom(meta.meta_info_def)
     frozen.graph_def.MergeFromString(graph_def.SerializeToString())
     _drop_unused(frozen.graph_def)
+    _drop_stale_shapes(frozen.graph_def)
     frozen.asset_file_def.extend(meta.asset_file_def)
     for name in names:
         frozen.signature_def[name].CopyFrom(meta.signature_def[name])
@@ -85,6 +89,24 @@ def _drop_unused(graph_def: Any) -> None:
     library.Clear()
     library.function.extend(kept)
     library.gradient.extend(gradients)
+
+
+def _drop_stale_shapes(graph_def: Any) -> None:
+    """What loops, branches and calls, and the functions that they run, say of their shapes: some carried variables and carry values now.
+
+    `tf.saved_model.load` refuses a graph whose nodes state other shapes than it infers.
+    """
+    functions = {f.signature.name for f in graph_def.library.function}
+    for node in every_node(graph_def):
+        if functions.isdisjoint(mentioned_functions(node)):
+            continue
+        for key in ("output_shapes", OUTPUT_SHAPES):
+            if key in node.attr:
+                del node.attr[key]
+    for f in graph_def.library.function:
+        for attrs in f.arg_attr.values():
+            if OUTPUT_SHAPES in attrs.attr:
+                del attrs.attr[OUTPUT_SHAPES]
 
 
 def _initialiser(meta: Any) -> list[str]:
@@ -125,9 +147,54 @@ def _constants(src: Path, meta: Any, kept: Sequence[str]) -> Any:
             v1.saved_model.load(session, sorted(meta.meta_info_def.tags), str(src))
             graph_def = graph.as_graph_def()
             _read_tables_first(graph_def)
-            # paths of assets lie in variables of strings, which the initialiser sets and TensorFlow's conversion cannot take
-            strings = [n.name for n in graph_def.node if n.op == "VarHandleOp" and n.attr["dtype"].type == DT_STRING]
-            return convert_variables_to_constants_from_session_graph(session, graph_def, list(kept), variable_names_denylist=strings)
+            # Paths of assets are in variables of strings, which the initializer sets and TensorFlow's conversion cannot take. Variables
+            # that nothing kept reads may have no value.
+            read = {n.name for n in reached_nodes(meta, kept)}
+            handles = [n for n in graph_def.node if n.op == "VarHandleOp"]
+            _fill_missing(session, src, meta, [n for n in handles if n.name in read and n.attr["dtype"].type != DT_STRING])
+            left = [n.name for n in handles if n.attr["dtype"].type == DT_STRING or n.name not in read]
+            return convert_variables_to_constants_from_session_graph(session, graph_def, list(kept), variable_names_denylist=left)
+        except SavedModelError:
+            raise
         except Exception as e:  # TensorFlow's reasons are many
-            line = (str(e).strip().splitlines() or [type(e).__name__])[0]
-            raise SavedModelError(f"TensorFlow cannot freeze {src}: {line}; leave out --freeze") from e
+            raise SavedModelError(f"TensorFlow cannot freeze {src}: {telling_line(str(e) or type(e).__name__)}; leave out --freeze") from e
+
+
+def _fill_missing(session: Any, src: Path, meta: Any, handles: Sequence[Any]) -> None:
+    """Give the variables that the restore op of the model leaves without a value the one that `tf.saved_model.load` finds.
+
+    Where a `tf.Module` holds a Keras 3 model, the main graph restores other handles than its signatures read.
+    """
+    import tensorflow as tf
+
+    raw, graph = tf.raw_ops, session.graph
+    tensors = [graph.get_tensor_by_name(f"{n.name}:0") for n in handles]
+    there = session.run([raw.VarIsInitializedOp(resource=t) for t in tensors])
+    missing = {n.name: t for n, t, known in zip(handles, tensors, there, strict=True) if not known}
+    if not missing:
+        return
+    values = _values_of_captures(src, meta, missing)
+    if unknown := [name for name in missing if name not in values]:
+        raise SavedModelError(f"cannot freeze {src}: variable {unknown[0]} has no value; leave out --freeze")
+    for name, tensor in missing.items():
+        value = tf.compat.v1.placeholder(values[name].dtype)
+        session.run(raw.AssignVariableOp(resource=tensor, value=value), {value: values[name]})
+
+
+def _values_of_captures(src: Path, meta: Any, names: Collection[str]) -> dict[str, Any]:
+    """Handle in the main graph -> the value of the variable, from the functions of signatures as `tf.saved_model.load` binds them."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    nodes = {n.name: n for n in meta.graph_def.node}
+    found: dict[str, Any] = {}
+    with context.eager_mode():
+        functions = tf.saved_model.load(str(src), tags=sorted(meta.meta_info_def.tags)).signatures
+        for key, function in functions.items():
+            for call in signature_calls(meta.signature_def[key], nodes):
+                inputs = [parse_tensor(t)[0] for t in nodes[call].input if not t.startswith("^")]
+                captures = function.captured_inputs
+                for name, tensor in zip(inputs[len(inputs) - len(captures) :], captures, strict=True):
+                    if name in names and tensor.dtype == tf.resource:
+                        found[name] = tf.raw_ops.ReadVariableOp(resource=tensor, dtype=nodes[name].attr["dtype"].type).numpy()
+    return found

@@ -229,7 +229,7 @@ def guarded(path: str, action: Callable[[], Any]) -> Any:
     """TensorFlow's errors as ours, in one line."""
     import tensorflow as tf
 
-    from disc_tf.testing.differential import telling_line
+    from disc_tf.frontend.errors import telling_line
 
     try:
         return action()

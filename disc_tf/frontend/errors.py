@@ -78,3 +78,12 @@ class Reason:
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
+
+
+def telling_line(text: str) -> str:
+    """The line of a status message that says what is wrong: the first, but for graph errors the one before the node's name in brackets."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["?"]
+    if lines[0] != "Graph execution error:":
+        return lines[0]
+    end = next((i for i, line in enumerate(lines) if line.startswith("[[")), len(lines))
+    return lines[max(end - 1, 0)]

@@ -277,7 +277,7 @@ def find_roots(meta: Any, signatures: Sequence[str] | None = None, all_functions
         raise SavedModelError(f"no signature {', '.join(sorted(unknown))}; there are: {', '.join(names) or 'none'}")
     nodes = {n.name: n for n in meta.graph_def.node}
     for key in names if signatures is None else signatures:
-        for node_name in _producers(meta.signature_def[key], nodes):
+        for node_name in signature_calls(meta.signature_def[key], nodes):
             call = library.called(nodes[node_name])
             if call is not None and call[0] in library.functions:
                 roots.add(call[0], f"signature {key}")
@@ -296,7 +296,7 @@ def find_roots(meta: Any, signatures: Sequence[str] | None = None, all_functions
     return roots
 
 
-def _producers(signature: Any, nodes: Mapping[str, Any]) -> Iterable[str]:
+def signature_calls(signature: Any, nodes: Mapping[str, Any]) -> Iterable[str]:
     """The nodes that give a signature's outputs, identities seen through."""
     for tensor in signature_tensors(signature, "outputs").values():
         name = parse_tensor(tensor)[0]

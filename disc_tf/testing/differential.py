@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from disc_tf.frontend.errors import telling_line
 from disc_tf.report import ShapeResult
 from disc_tf.testing.compare import compare
 from disc_tf.testing.inputs import InputSpec, broadcast_feeds, make_feeds
@@ -312,15 +313,6 @@ def _time(result: ShapeResult, user: Side, candidate: Side, case: Case, rounds: 
 
 def _said(error: TfError, private: bool = False) -> str:
     return f"raises code {error.code}{_quoted(str(error), private)}"
-
-
-def telling_line(text: str) -> str:
-    """The line of a status message that says what is wrong: the first, but for graph errors the one before the node's name in brackets."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["?"]
-    if lines[0] != "Graph execution error:":
-        return lines[0]
-    end = next((i for i, line in enumerate(lines) if line.startswith("[[")), len(lines))
-    return lines[max(end - 1, 0)]
 
 
 def not_timed(error: TfError, private: bool = False) -> str:
