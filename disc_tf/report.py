@@ -307,7 +307,8 @@ def verified_text(found: Mapping[str, Sequence[ShapeResult]], routes: Sequence[s
     outputs = {(s, name) for s, results in found.items() for r in results for name, n in r.elements.items() if n}
     compared = [r for results in found.values() for r in results if r.compared]
     elements = sum(n for r in compared for n in r.elements.values())
-    what = f": {counted(len(outputs), 'output')}, {counted(elements, 'element')} at {counted(len(compared), 'shape')}" if outputs else ""
+    shapes = len({(s, repr(r.shapes)) for s, results in found.items() for r in results if r.compared})
+    what = f": {counted(len(outputs), 'output')}, {counted(elements, 'element')} at {counted(shapes, 'shape')}" if outputs else ""
     return f"verified against TensorFlow{what}" + (f"; loaded by {', '.join(routes)}" if routes else "")
 
 

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT directory, in one step")
 
 
-def early_hosts(args: argparse.Namespace, options: Options, stack: contextlib.ExitStack) -> Any:
+def early_hosts(args: argparse.Namespace, options: Options, stack: contextlib.ExitStack, *, timing: bool = True) -> Any:
     """The processes that the proof will run TensorFlow in: they import it while this one compiles. None where there is no proof."""
     from disc_tf.proof import runs_here
     from disc_tf.testing.tf_process import Hosts
@@ -58,7 +58,7 @@ def early_hosts(args: argparse.Namespace, options: Options, stack: contextlib.Ex
     if args.dry_run or args.no_verify or not runs_here(options.targets):
         return None
     hosts = stack.enter_context(Hosts())
-    hosts.start(timing=not args.no_timing)
+    hosts.start(timing=timing and not args.no_timing)
     return hosts
 
 

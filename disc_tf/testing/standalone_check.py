@@ -1,4 +1,4 @@
-"""The differential check of a stand-alone file: the runner's answers against TensorFlow's for the graph that it was made from."""
+"""The differential check of a stand-alone file: its answers in a fresh process against TensorFlow's for what it was made from."""
 
 from __future__ import annotations
 
@@ -8,43 +8,47 @@ from pathlib import Path
 import numpy as np
 
 from disc_tf.report import ShapeResult
-from disc_tf.runtime.executable import DiscError
-from disc_tf.runtime.runner import Runner
 from disc_tf.testing.differential import Check, generated
 from disc_tf.testing.inputs import InputSpec
-from disc_tf.testing.tf_process import TfError, TfProcess
+from disc_tf.testing.originals import Answers
+from disc_tf.testing.tf_process import Child
 
 
-class RunnerSide:
-    """A runner as a side of a check, in this process. ``inputs``: the names of the feeds."""
+class FileProcess(Child):
+    """A stand-alone file in a process of its own. ``info`` has its ``inputs`` and ``outputs``."""
 
-    def __init__(self, runner: Runner, inputs: Sequence[str]) -> None:
-        self.runner, self.inputs = runner, list(inputs)
+    def __init__(self, path: str | Path, *, threads: int = 0) -> None:
+        super().__init__({"path": str(path)}, threads=threads, module="disc_tf.testing.disc_worker")
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs in the file's order. Raises `TfError` with the code, which is TensorFlow's for the same error."""
+        return self._ask("run", dict(feeds))
+
+
+class FileSide:
+    """A file as a side of a check. ``inputs``: the names of the feeds; those that the file does not have are left out."""
+
+    def __init__(self, process: FileProcess, inputs: Sequence[str]) -> None:
+        self.process, self.inputs = process, list(inputs)
 
     def run(self, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
         given = dict(zip(self.inputs, feeds, strict=True))
-        try:
-            return list(self.runner.run({name: given[name] for name in self.runner.inputs}).values())
-        except DiscError as e:
-            raise TfError(e.code, str(e)) from e
+        return self.process.run({name: given[name] for name in self.process.info["inputs"]})
 
 
-def verify_runner(
-    original: str | Path,
-    runner: Runner,
+def verify_file(
+    reference: Answers,
+    process: FileProcess,
     specs: Sequence[InputSpec],
     outputs: Sequence[str],
     sizes: Sequence[Mapping[str, int]],
     *,
     names: Mapping[str, str] | None = None,
-    threads: int = 0,
-    broadcast: bool = True,
+    random: bool = False,
     progress: Callable[[ShapeResult], None] | None = None,
 ) -> list[ShapeResult]:
-    """Run graph and runner at every assignment of ``sizes`` (``broadcast``: and on inputs that broadcast against each other) and compare;
-    where TensorFlow raises, the runner must raise the same code. ``outputs``: the graph's tensors in the order of the runner's outputs;
-    ``names``: placeholder -> what the runner calls it."""
+    """Run both at every assignment of ``sizes``, and on inputs that broadcast against each other, and compare; where TensorFlow raises, the
+    file must raise the same code. ``outputs``: the reference's, in the order of the file's; ``names``: input -> what the file calls it."""
     nodes = [s.name for s in specs]
-    with TfProcess(original, [f"{name}:0" for name in nodes], outputs, reference=True, threads=threads) as reference:
-        candidate = RunnerSide(runner, [(names or {}).get(n, n) for n in nodes])
-        return Check(nodes, outputs, reference, candidate).all(generated(specs, sizes, broadcast=broadcast), progress)
+    check = Check(nodes, outputs, reference, FileSide(process, [(names or {}).get(n, n) for n in nodes]), random=random)
+    return check.all(generated(specs, sizes, broadcast=True), progress)

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from disc_tf import compiler
+from disc_tf import compiler, standalone_model
 from disc_tf.budget import OutOfTime
 from disc_tf.codegen.program import ProgramError
 from disc_tf.frontend.tfproto import serialized
+from disc_tf.runtime import artifact_file
+from disc_tf.testing.standalone_check import FileProcess, FileSide
+from disc_tf.testing.tf_process import TfError
 from tests.commands.test_cli import make_graph, run
 from tests.frontend.graphs import G
 
@@ -159,11 +162,75 @@ def test_flags_that_a_stand_alone_file_has_no_use_for(
     assert [p.name for p in tmp_path.iterdir()] == ["in.pb"]
 
 
+def test_a_file_runs_in_a_process_of_its_own(model: Path) -> None:
+    """Without TensorFlow, with the runtime's codes for what it refuses."""
+    with FileProcess(model) as process:
+        assert (process.info["inputs"], process.info["outputs"]) == (["x"], ["y"])
+        side = FileSide(process, ["unused", "x"])
+        np.testing.assert_allclose(side.run([np.zeros(3), X])[0], Y, rtol=1e-5)
+        with pytest.raises(TfError) as error:
+            process.run({"x": X[0]})
+        assert error.value.code == 3
+        loaded = Path(f"/proc/{process._child.pid}/maps").read_text()
+        assert "libdisc_ral" in loaded and "tensorflow" not in loaded
+
+
+def test_a_file_that_does_not_load_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damaged(path: Path, *arguments: object) -> None:
+        write_file(path, *arguments)
+        Path(path).write_bytes(Path(path).read_bytes()[:-100])
+
+    write_file = artifact_file.write_file
+    monkeypatch.setattr(artifact_file, "write_file", damaged)
+    quick = [*(x for x in QUICK if x != "--no-verify"), "--target", "native"]
+    assert run("optimize", make_graph(tmp_path / "in.pb"), "-o", tmp_path / "m.disc", *quick) == 5
+    assert "m.disc was not written: it does not load: " in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["in.pb"]
+
+
 @pytest.mark.slow
 def test_the_file_is_proved_before_it_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "m.disc"
     assert run("optimize", make_graph(tmp_path / "in.pb"), "-o", out, "--points", "2", "--target", "native", "--json") == 0
     assert json.loads(capsys.readouterr().out)["verified"] is True and out.is_file()
+
+
+@pytest.mark.slow
+def test_the_file_of_a_signature_is_compared_with_the_model_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value that goes wrong when the model is frozen is found."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = tf.Variable(tf.ones([8, 4]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32, name="x"), tf.TensorSpec([], tf.string, name="unused")])
+        def serve(self, x, unused):
+            return {"y": tf.tanh(tf.matmul(x, self.w))}
+
+    m = Model()
+    tf.saved_model.save(m, str(tmp_path / "saved"), {"serving_default": m.serve})
+    command = ["optimize", tmp_path / "saved", "-o", tmp_path / "m.disc", "--points", "2", "--target", "native"]
+    assert run(*command) == 0
+    assert "verified against TensorFlow: 1 output, 8 elements at 1 shape; loaded by disc_tf.runtime.load" in capsys.readouterr().out
+
+    def frozen_wrongly(*arguments: object, **options: object) -> object:
+        found = freeze(*arguments, **options)
+        graph = found.graph_def
+        for node in (*graph.node, *(n for f in graph.library.function for n in f.node_def)):
+            if node.op == "Tanh":
+                node.op = "Sigmoid"
+        return found
+
+    freeze = standalone_model.freeze_signature
+    monkeypatch.setattr(standalone_model, "freeze_signature", frozen_wrongly)
+    assert run(*command) == 5
+    assert "verification failed" in capsys.readouterr().err
 
 
 @pytest.mark.slow

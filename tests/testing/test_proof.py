@@ -63,7 +63,8 @@ def world(monkeypatch: pytest.MonkeyPatch):
             said = state.get("not timed", "") if ok else "y:0: differs"
             elements = {} if "fails" in state else state.get("elements", {"y:0": 3})
             errors = dict.fromkeys(elements, 0.0)
-            return [ShapeResult({}, ok, state.get("fails", said), errors, elements=elements, **times) for _ in self.cases]
+            shapes = range(len(self.cases))
+            return [ShapeResult({"x": [i]}, ok, state.get("fails", said), errors, elements=elements, **times) for i in shapes]
 
     def fake_serialized(graph):
         state["graph"] = graph
