@@ -30,7 +30,7 @@ from disc_tf.report import NOT_VERIFIED
 from disc_tf.saved_model_files import EXTRA, FINGERPRINT, copy_rest, digest_of, graph_file, set_op_list, write_message
 from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.saved_model_rewrite import Rewritten, originals_again, rewrite_meta_graph
-from disc_tf.saved_model_source import as_directory
+from disc_tf.saved_model_source import as_directory, frozen
 from disc_tf.version import __version__
 
 #: what we keep in a model that we wrote
@@ -104,7 +104,10 @@ def optimize_saved_model(
         check_destination(dst, overwrite=overwrite, source=own)
     if freeze and own is not None and own.is_dir():
         _refuse_ours(own, read_saved_model(own))  # before TensorFlow loads it
-    with as_directory(src, freeze=freeze, signatures=signatures, tags=tags, progress=progress) as source:
+    with contextlib.ExitStack() as stack:
+        original = source = stack.enter_context(as_directory(src, progress=progress))
+        if freeze:
+            source = stack.enter_context(frozen(original, signatures=signatures, tags=tags, progress=progress))
         message = read_saved_model(source)
         _refuse_ours(source, message)
         digest = digest_of(source)
@@ -127,7 +130,7 @@ def optimize_saved_model(
             write()
             if verify:
                 limits = {"timing": timing, "threads": threads, "time_budget": settings.time_budget, "progress": progress}
-                _prove(prove or functools.partial(_default_proof, **limits), source, directory, looked_at, write)
+                _prove(prove or functools.partial(_default_proof, **limits), original, directory, looked_at, write)
             else:
                 for part in looked_at:
                     part.report.warnings.append(NOT_VERIFIED)
@@ -212,7 +215,7 @@ def _write(source: Path, directory: Path, message: Any, parts: Sequence[_Part]) 
     write_message(source, directory, new)
 
 
-def _prove(prove: Prove, source: Path, directory: Path, parts: Sequence[_Part], write: Callable[[], None]) -> None:
+def _prove(prove: Prove, original: Path, directory: Path, parts: Sequence[_Part], write: Callable[[], None]) -> None:
     """MetaGraph after MetaGraph, each loaded by its tags; a time budget is for all of them."""
     start = time.monotonic()
     for part in parts:
@@ -223,7 +226,7 @@ def _prove(prove: Prove, source: Path, directory: Path, parts: Sequence[_Part], 
             part.without(names)
             write()
 
-        prove(source, directory, part.report, put_back, spent=time.monotonic() - start)
+        prove(original, directory, part.report, put_back, spent=time.monotonic() - start)
 
 
 def _default_proof(source: Path, candidate: Path, report: SavedModelReport, put_back: Any, **limits: Any) -> None:

@@ -13,15 +13,8 @@ from disc_tf.scratch import scratch
 
 
 @contextlib.contextmanager
-def as_directory(
-    src: Any,
-    *,
-    freeze: bool = False,
-    signatures: Sequence[str] | None = None,
-    tags: Sequence[str] | None = None,
-    progress: Callable[[str], None] = lambda _text: None,
-) -> Iterator[Path]:
-    """The directory of ``src``: its own, or a temporary one for objects, `.keras` and `.h5` files and frozen models.
+def as_directory(src: Any, *, progress: Callable[[str], None] = lambda _text: None) -> Iterator[Path]:
+    """The directory of ``src``: its own, or a temporary one for objects, `.keras` and `.h5` files.
 
     Objects: Keras models (`export`), `tf.Module`s and other trackables (`tf.saved_model.save`), `tf.function`s with an input signature
     and concrete functions. `SavedModelError` for anything else, or with what TensorFlow says.
@@ -39,14 +32,25 @@ def as_directory(
         else:
             progress(f"saving a {type(src).__name__}")
             directory = _saved(src, temporary("model"))
-        if freeze:
-            from disc_tf.saved_model_freeze import freeze_saved_model
-
-            progress("freezing")
-            frozen = temporary("frozen")
-            freeze_saved_model(directory, frozen, signatures=signatures, tags=tags)
-            directory = frozen
         yield directory
+
+
+@contextlib.contextmanager
+def frozen(
+    directory: Path,
+    *,
+    signatures: Sequence[str] | None = None,
+    tags: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda _text: None,
+) -> Iterator[Path]:
+    """A temporary directory with the model frozen. `SavedModelError` if it cannot be."""
+    from disc_tf.saved_model_freeze import freeze_saved_model
+
+    with scratch() as temporary:
+        progress("freezing")
+        target = Path(temporary) / "frozen"
+        freeze_saved_model(directory, target, signatures=signatures, tags=tags)
+        yield target
 
 
 def _load_keras(path: Path) -> Any:

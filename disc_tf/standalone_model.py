@@ -11,7 +11,7 @@ from disc_tf.extras import COMPILING, require
 from disc_tf.frontend.rewrite import OPTIMIZED, launch_nodes
 from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graph, read_saved_model, signature_names, signature_tensors
 from disc_tf.options import Options
-from disc_tf.saved_model_source import as_directory
+from disc_tf.saved_model_source import as_directory, frozen
 from disc_tf.standalone import Standalone, compile_graph_def
 
 
@@ -41,7 +41,7 @@ def freeze_signature(
         if signature not in there:
             raise SavedModelError(f"there is no signature {signature!r}; there are {', '.join(there) or 'none'}")
         tags = sorted(chosen.meta_info_def.tags)
-        with as_directory(given, freeze=True, signatures=[signature], tags=tags, progress=progress) as directory:
+        with frozen(given, signatures=[signature], tags=tags, progress=progress) as directory:
             meta = choose_meta_graph(read_saved_model(directory), tags)
     inputs, outputs = (signature_tensors(meta.signature_def[signature], part) for part in ("inputs", "outputs"))
     names: dict[str, str] = {}
