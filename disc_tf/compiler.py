@@ -13,22 +13,26 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from disc_tf.budget import Budget
+from disc_tf.budget import Budget, OutOfTime
 from disc_tf.codegen.describe import MemoryUse
-from disc_tf.codegen.program import KernelInfo, ProgramInput, ProgramPart, compile_program, step_spec
+from disc_tf.codegen.phases import PhaseFailed, phase
+from disc_tf.codegen.program import Compiled, KernelInfo, ProgramInput, ProgramPart, compile_program, step_spec
+from disc_tf.fusion.apart import NOTHING, Apart
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import Plan
-from disc_tf.ir.core import Module
+from disc_tf.ir.core import Module, Op
 from disc_tf.ir.pass_manager import PassContext
 from disc_tf.ir.printer import print_module
 from disc_tf.passes.pipeline import optimize, optimize_segments
 from disc_tf.passes.specialize import SpecializedModule
 from disc_tf.passes.split import Part
-from disc_tf.report import ClusterReport, KernelReport, MemoryReport
+from disc_tf.report import ClusterReport, Defect, KernelReport, MemoryReport
 from disc_tf.runtime.artifact import StepSpec, pack
 from disc_tf.tuning import Table
 from disc_tf.version import __version__
@@ -80,8 +84,11 @@ def compile_module(
     progress: Callable[[str], None] = lambda _text: None,
     segments: str = "one",
     tuning: Sequence[Table] = (),
+    defects: list[Defect] | None = None,
 ) -> CompiledCluster:
     """Phases 2 to 8. ``module`` is consumed. Raises with the reason if the cluster cannot be compiled.
+
+    defects: takes what internal errors there were; a fusion that one is about is then compiled apart. Without it they are raised.
 
     profile: make code that `runtime.recording` sees every launch of. budget: raises
     `OutOfTime` once it is used up. progress: told of each phase as it begins. tuning: tables of schedules in the place of the shipped ones
@@ -102,30 +109,31 @@ def compile_module(
         _dump_hlo(dumps, "1_hlo", module)
     progress("HLO passes")
     context = PassContext(budget=budget)
-    if segments == "one":
-        special = optimize(module, context, verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")
-        found: list[tuple[Part | None, SpecializedModule]] = [(None, special)]
-    else:
-        found = [*optimize_segments(module, context, verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")]
+    found: list[tuple[Part | None, SpecializedModule]]
+    try:
+        if segments == "one":
+            found = [(None, optimize(module, context, verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_"))]
+        else:
+            found = [*optimize_segments(module, context, verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")]
+    except Exception as e:  # the module is half rewritten: there is nothing to go back to
+        if defects is not None and not isinstance(e, OutOfTime):
+            defects.append(defect_of("HLO passes", e))
+        raise
     start = timed("hlo passes", start)
-    progress("fusion")
-    budget.check("fusion")
-    parts = []
-    for k, (part, special) in enumerate(found):
-        budget.check("fusion")
-        uniform = make_plan(special.uniform.main)
-        budget.check("fusion of the general body")
-        general = make_plan(special.general.main) if special.general is not None else None
-        parts.append(ProgramPart(uniform, general, special.predicate, part))
-        if dumps is not None:
-            _dump_bodies(dumps, f"_segment{k}" if len(found) > 1 else "", special, uniform, general)
-    start = timed("fusion", start)
-    prepare = found[0][1].uniform.functions.get("prepare")
-    source = ProgramInput(parts, prepare, tuple(host_results), name, __version__)
-    progress(f"code for {', '.join(targets)}")
-    compiled = compile_program(
-        source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile, budget=budget, tuning=tuning
-    )
+
+    def code(apart: Apart) -> Compiled:
+        nonlocal start
+        progress("fusion")
+        parts = _plans(found, apart, budget, dumps)
+        start = timed("fusion", start)
+        prepare = found[0][1].uniform.functions.get("prepare")
+        source = ProgramInput(parts, prepare, tuple(host_results), name, __version__, apart)
+        progress(f"code for {', '.join(targets)}")
+        return compile_program(
+            source, targets, listings=dumps is not None, verify_cache=verify_passes, profile=profile, budget=budget, tuning=tuning
+        )
+
+    compiled = _recovering(code, defects)
     times.update(compiled.times_ms)
     start = time.perf_counter()
     executable = pack(compiled.artifact)
@@ -137,12 +145,66 @@ def compile_module(
     return CompiledCluster(
         executable,
         compiled.kernels,
-        max(1 if part.general is None else 2 for part in parts),
+        max(1 if special.general is None else 2 for _, special in found),
         len(compiled.artifact.prepared),
         compiled.arena,
         times,
         compiled.memory,
     )
+
+
+def _plans(
+    found: Sequence[tuple[Part | None, SpecializedModule]], apart: Apart, budget: Budget, dumps: Path | None
+) -> list[ProgramPart]:
+    """The fusion plans of all bodies."""
+    parts = []
+    for k, (part, special) in enumerate(found):
+        budget.check("fusion")
+        with phase("fusion planning"):
+            uniform = make_plan(special.uniform.main, apart=apart)
+        budget.check("fusion of the general body")
+        with phase("fusion planning"):
+            general = make_plan(special.general.main, apart=apart) if special.general is not None else None
+        parts.append(ProgramPart(uniform, general, special.predicate, part))
+        if dumps is not None:
+            _dump_bodies(dumps, f"_segment{k}" if len(found) > 1 else "", special, uniform, general)
+    return parts
+
+
+#: fusions of one cluster that are compiled apart; a compiler with more defects than that compiles everything apart
+_MOST_APART = 8
+
+
+def _recovering(code: Callable[[Apart], Compiled], defects: list[Defect] | None) -> Compiled:
+    """What ``code`` makes of a plan; after an internal error of one in which the ops that it is about are not fused. Raises the error if
+    that fails too, or nobody takes ``defects``."""
+    apart = NOTHING
+    for tries in itertools.count(1):
+        try:
+            return code(apart)
+        except PhaseFailed as e:
+            if defects is None:
+                raise e.error from e.error.__cause__
+            defects.append(defect_of(e.phase, e.error, e.ops))
+            if apart.everything:
+                raise e.error from e.error.__cause__
+            apart = apart.wider(e.ops) if tries < _MOST_APART else Apart(everything=True)
+    raise AssertionError
+
+
+def defect_of(phase: str, error: BaseException, ops: Iterable[Op] = ()) -> Defect:
+    """An exception as reports have it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = next((f"{_package_path(f.filename)}:{f.lineno}" for f in reversed(frames) if _PACKAGE in f.filename), "")
+    nodes = list(dict.fromkeys(n for op in ops for n in op.loc))
+    return Defect(phase, f"{type(error).__name__}: {error}", where, nodes)
+
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+def _package_path(path: str) -> str:
+    return str(Path(path).relative_to(Path(_PACKAGE).parent))
 
 
 def _dump_bodies(directory: Path, suffix: str, special: SpecializedModule, uniform: Plan, general: Plan | None) -> None:

@@ -42,6 +42,10 @@ Progress = Callable[[str], None]
 Elsewhere = Callable[["Loaded", "Request"], "CompiledGraph"]
 
 
+#: what the user is asked to do about a `Defect`
+HOW_TO_REPORT = "please report it, with the file that `disc-tf reproduce` makes of this graph"
+
+
 class StrictError(RuntimeError):
     """With ``strict``: something that should compile did not. The message names the cluster and the reason."""
 
@@ -199,6 +203,7 @@ def _compile_all(
         progress(f"{cluster.name} ({i + 1} of {len(clustering.clusters)}): {what} {counted(len(cluster.nodes), 'node')}")
         entry, launch = _compile(clustering, cluster, request)
         report.clusters.append(entry)
+        report.warnings += [f"{cluster.name}: {d.text}; {HOW_TO_REPORT}" for d in entry.defects]
         if launch is not None:
             launches.append(launch)
         elif entry.status == "failed":
@@ -324,6 +329,7 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
     if request.dry_run:
         entry.status = "planned"
         return entry, None
+    from disc_tf.codegen.phases import ProgramError
     from disc_tf.compiler import compile_module
 
     budget = Budget(settings.time_budget)
@@ -349,6 +355,7 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
                 budget=budget,
                 progress=lambda text: progress(f"{cluster.name}: {text}"),
                 tuning=settings.tables,
+                defects=entry.defects,
             )
             if shared is not None:
                 shared[content] = compiled
@@ -357,6 +364,8 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
     except ImportFailed as e:
         return _failed(entry, f"{e.node}: {e.reason}"), None
     except Exception as e:  # a defect of the compiler must not cost the user the graph
+        if not isinstance(e, ProgramError):
+            _lost(entry, e)
         return _failed(entry, f"{type(e).__name__}: {e}"), None
     compiled.describe(entry)
     launch.executable = compiled.executable
@@ -370,6 +379,16 @@ def _content(imported: Imported) -> bytes:
     digest = hashlib.sha256(print_module(imported.module).encode())
     digest.update(repr((imported.cluster.name, imported.host_results, likely, fn.wanted_positive)).encode())
     return digest.digest()
+
+
+def _lost(entry: ClusterReport, error: Exception) -> None:
+    """Note that an internal error leaves the cluster in TensorFlow, which may be the last of several."""
+    from disc_tf.compiler import defect_of
+
+    last = defect_of("compilation", error)
+    if entry.defects and entry.defects[-1].error == last.error:
+        last = entry.defects.pop()
+    entry.defects.append(dataclasses.replace(last, nodes=entry.node_names, outcome="tensorflow"))
 
 
 def _failed(entry: ClusterReport, reason: str) -> ClusterReport:

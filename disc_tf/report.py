@@ -122,12 +122,33 @@ class ClusterProfile:
 
 
 @dataclasses.dataclass
+class Defect:
+    """An internal error of the compiler: its phase, the exception (``error``: type and message), the line that raised it (``where``), and
+    the nodes of the fusion that it is about, if that is known. ``outcome``: what became of them: apart (compiled, each op a kernel of its
+    own), or tensorflow."""
+
+    phase: str
+    error: str
+    where: str
+    nodes: list[str]
+    outcome: str = "apart"
+
+    @property
+    def text(self) -> str:
+        """One line for a warning."""
+        names = ", ".join(self.nodes[:5]) + (", ..." if len(self.nodes) > 5 else "") if self.nodes else "the whole cluster"
+        became = "compiled without fusion" if self.outcome == "apart" else "left in TensorFlow"
+        return f"a defect of the compiler in {self.phase}: {self.error} ({self.where}); {became}: {names}"
+
+
+@dataclasses.dataclass
 class ClusterReport:
     """One cluster. ``status``: compiled, failed, put_back or (dry run) planned; ``reason`` says why it is not compiled.
 
     ``nodes``: all; ``compute_nodes``: those that `Report.coverage` counts. ``flops``: of its products, in the argument dims.
     ``flops_share``: see `Report.flops_share`. ``kernels``: launches of the uniform body. ``arena``: bytes, in the argument dims.
     ``symbols``: what these dims are (symbol -> tensor and axis). ``memory``: the arena step by step.
+    ``defects``: internal errors on the way.
     """
 
     name: str
@@ -146,6 +167,7 @@ class ClusterReport:
     memory: MemoryReport | None = None
     times_ms: dict[str, float] = dataclasses.field(default_factory=dict)
     node_names: list[str] = dataclasses.field(default_factory=list)
+    defects: list[Defect] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass

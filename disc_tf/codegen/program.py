@@ -37,8 +37,10 @@ from disc_tf.codegen.images import MAX_ARTIFACT_BYTES, targets_of, within_bounds
 from disc_tf.codegen.kernel import Kernel, LibraryCall, Temp, Variant
 from disc_tf.codegen.kernel_cache import KernelCache
 from disc_tf.codegen.llvm import ModuleText
+from disc_tf.codegen.phases import PhaseFailed, ProgramError, phase
 from disc_tf.codegen.prepare import PrepareCall, prepare_function, prepare_key
 from disc_tf.codegen.segment import emit_dispatcher, emit_query, emit_segment
+from disc_tf.fusion.apart import NOTHING, Apart
 from disc_tf.fusion.outline import RegionFunction
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import Fusion, Plan
@@ -60,10 +62,6 @@ from disc_tf.runtime.artifact import (
 )
 from disc_tf.runtime.cpu import features_of
 from disc_tf.tuning import Table
-
-
-class ProgramError(RuntimeError):
-    """The cluster cannot become an executable; the message says why."""
 
 
 @dataclasses.dataclass
@@ -92,7 +90,7 @@ class ProgramInput:
     """What the program builder takes.
 
     parts: the segments in order. prepare: the function whose i-th result is the i-th ``prepared`` parameter of every part. host_results:
-    which results are wanted in host memory.
+    which results are wanted in host memory. apart: ops that are not fused in ``prepare`` either.
     """
 
     parts: Sequence[ProgramPart]
@@ -100,6 +98,7 @@ class ProgramInput:
     host_results: Sequence[bool] = ()
     name: str = ""
     compiler_version: str = ""
+    apart: Apart = NOTHING
 
 
 @dataclasses.dataclass
@@ -178,7 +177,8 @@ class _TargetProgram:
 
     def _variants(self, fusion: Fusion, ctx: EmitContext) -> list[Variant]:
         """The kernels of a fusion, their code in the module."""
-        variants = self.cache.variants(fusion, ctx, self._emit_into_module)
+        with phase("kernel emission", fusion.ops):
+            variants = self.cache.variants(fusion, ctx, self._emit_into_module)
         for variant in variants:
             for k in variant.kernels:
                 if isinstance(k, Kernel):
@@ -214,13 +214,14 @@ class _TargetProgram:
         """Emit one body; returns its buffers and launches. ``args[i]`` is the RAL input of parameter i, -1 for one that is none."""
         # A function of `prepare` runs once: nothing in it is prepared in turn.
         launches, buffers = self._code(fn, fusions, args, {} if prepare else params, part)
-        emitter = BodyEmitter(
-            name, fn, launches, buffers, args, self.checks, prepare=prepare, pooled_only=self.profile,
-            results=None if part is None else [*part.outputs, *(Kept(n) for n in part.kept_out)],
-        )  # fmt: skip
-        self.module.add(emitter.emit())
-        for side in emitter.beside:
-            self.module.add(side)
+        with phase("host program"):
+            emitter = BodyEmitter(
+                name, fn, launches, buffers, args, self.checks, prepare=prepare, pooled_only=self.profile,
+                results=None if part is None else [*part.outputs, *(Kept(n) for n in part.kept_out)],
+            )  # fmt: skip
+            self.module.add(emitter.emit())
+            for side in emitter.beside:
+                self.module.add(side)
         return buffers, launches
 
     def _code(
@@ -247,7 +248,8 @@ class _TargetProgram:
         for v in [*RegionCode.reads_of(launches), *fn.results]:
             if v.op is None and v in params and v not in kept and args[params[v]] < 0 and v not in prepared:
                 prepared[v] = ctx.prepared(of_value(v), ("plain",)).index
-        buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared, kept)
+        with phase("buffers"):
+            buffers = bufferize(fn, [x.step for x in launches], symbol_epochs(launches), prepared, kept)
         for buffer in buffers.constants:
             assert buffer.content is not None
             add_data(self.module, constant_symbol(buffer), buffer.content.tobytes() or b"\0")  # an address, if empty
@@ -322,7 +324,9 @@ class _TargetProgram:
         number = {op: i for i, op in enumerate(fn.body.ops)}
         if key is None or key not in self._prepare_code:
             name = f"prepare_{k}"
-            _, launches = self.body(name, fn, make_plan(fn).fusions, range(len(args)), positions(fn), prepare=True)
+            with phase("fusion planning"):
+                plan = make_plan(fn, apart=self.source.apart)
+            _, launches = self.body(name, fn, plan.fusions, range(len(args)), positions(fn), prepare=True)
             made = [
                 ([kernel.symbol for v in x.variants for kernel in v.kernels if isinstance(kernel, Kernel)],
                  [number[op] for op in x.step.fusion.ops])
@@ -428,9 +432,9 @@ def compile_program(
     budget: Budget | None = None,
     tuning: Sequence[Table] = (),
 ) -> Compiled:
-    """Compile for every target, and for those of their extensions that the program profits from (`images.py`). Raises `ProgramError` (or
-    the emitters' own errors) with the reason, `OutOfTime` if the budget
-    is used up (LLVM cannot be stopped: what it works on ends in its thread, unused).
+    """Compile for every target, and for those of their extensions that the program profits from (`images.py`). Raises `ProgramError`
+    with the reason, `PhaseFailed` with an internal error, `OutOfTime` if the budget is used up (LLVM cannot be
+    stopped: what it works on ends in its thread, unused).
 
     profile: make every launch through the RAL, which then can time it, and say in the artefact what each has to do.
     tuning: tables of schedules in the place of the shipped ones.
@@ -450,7 +454,8 @@ def compile_program(
     try:
         for target in targets_of((p for x in source.parts for p in (x.uniform, x.general) if p is not None), targets, tuning):
             program = _TargetProgram(source, target, profile, verify_cache, budget)
-            texts.append(program.build())
+            with phase("host program"):
+                texts.append(program.build())
             programs.append(program)
             pending.append(pool.submit(compile_image, texts[-1], program.target, ["disc_executable_query"]))
         times["emit"] = (time.perf_counter() - start) * 1e3
@@ -463,9 +468,10 @@ def compile_program(
     times["llvm"] = (time.perf_counter() - start) * 1e3
     kept = within_bounds([(p.target, p.prepared_specs(), len(image)) for p, image in zip(programs, images, strict=True)])
     programs, texts, images = [programs[i] for i in kept], [texts[i] for i in kept], [images[i] for i in kept]
-    artifact = _artifact(source, programs, images)
-    if profile:
-        artifact = dataclasses.replace(artifact, steps={p.target.isa: tuple(map(step_spec, p.launches)) for p in programs})
+    with phase("artifact"):
+        artifact = _artifact(source, programs, images)
+        if profile:
+            artifact = dataclasses.replace(artifact, steps={p.target.isa: tuple(map(step_spec, p.launches)) for p in programs})
     size = sum(len(x) for x in images)
     if size > MAX_ARTIFACT_BYTES:
         raise ProgramError(f"the code would take {size} bytes, at most {MAX_ARTIFACT_BYTES} are allowed")
@@ -480,6 +486,8 @@ def _result(pending: concurrent.futures.Future[bytes], budget: Budget) -> bytes:
     except concurrent.futures.TimeoutError:
         budget.check("LLVM")
         raise OutOfTime("LLVM took longer than the time budget") from None
+    except Exception as e:
+        raise PhaseFailed("LLVM") from e
 
 
 def step_spec(k: KernelInfo) -> StepSpec:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from disc_tf.fusion.access import Access
+from disc_tf.fusion.apart import NOTHING, Apart
 from disc_tf.fusion.cluster_graph import ClusterGraph
 from disc_tf.fusion.hazards import may_read_outside
 from disc_tf.fusion.region import RegionBuilder
@@ -30,10 +31,11 @@ class Group:
 
 
 class Grouping:
-    """All nodes of a function with their dependences; each node is in at most one group."""
+    """All nodes of a function with their dependences; each node is in at most one group, and those of ``apart`` in one of their own."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, apart: Apart = NOTHING) -> None:
         self.access = access
+        self.apart = apart
         self.nodes = [op for op in access.fn.body.ops if op.name != "return" and not access.is_inlined(op)]
         self.index = {op: i for i, op in enumerate(self.nodes)}
         self.binders = {op.attrs["symbol"]: op for op in self.nodes if op.name == "disc.bind_dim"}
@@ -146,6 +148,8 @@ class Grouping:
         """Put a free node into the group unless that makes it non-convex (``certain``: it cannot, so no limits apply)."""
         if not self.is_free(op) or (len(group.ops) >= MAX_OPS and not certain):
             return False
+        if self.apart.has(op) or self.apart.has(group.anchor):
+            return False
         if not self.graph.try_merge(self.index[group.anchor], self.index[op], unbounded=certain):
             return False
         group.ops.add(op)
@@ -154,7 +158,7 @@ class Grouping:
 
     def join(self, a: Group, b: Group) -> bool:
         """Put all of ``b`` into ``a`` unless that makes it too large or non-convex."""
-        if len(a.ops) + len(b.ops) > MAX_OPS:
+        if len(a.ops) + len(b.ops) > MAX_OPS or self.apart.has(a.anchor) or self.apart.has(b.anchor):
             return False
         if not self.graph.try_merge(self.index[a.anchor], self.index[b.anchor]):
             return False

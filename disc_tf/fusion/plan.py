@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Sequence
 
 from disc_tf.fusion.access import EXPENSIVE, INDEX_OPS, Access, is_pointwise
+from disc_tf.fusion.apart import NOTHING, Apart
 from disc_tf.fusion.conv import Before, conv_group, join_expansions, settle_convolutions
 from disc_tf.fusion.early import ranks
 from disc_tf.fusion.groups import Group, Grouping
@@ -36,21 +37,22 @@ _LOOP_OPS = INDEX_OPS | VIEW_OPS | {"bitcast_convert"}
 _STORED = frozenset({"library", "host", "while", "case", "update"})
 
 
-def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False) -> Plan:
+def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False, apart: Apart = NOTHING) -> Plan:
     """Group the ops of ``fn`` (see the module's docstring). The function itself is not changed. ``host_results``: scalars among the results
-    are wanted by the host (a region's)."""
+    are wanted by the host (a region's). ``apart``: ops that are not fused."""
     access = Access(fn, host_results)
     access.warm()
+    _settle_apart(access, apart)
     settle_dots(access)
     settle_convolutions(access)
     settle_rows(access)
     _settle_borders(access)
-    grouping = Grouping(access)
+    grouping = Grouping(access, apart)
     nodes = grouping.nodes
     for op in nodes:
         if op.name == "dot_general" and grouping.is_free(op):
             match = match_attention(access, op)
-            if match is not None:
+            if match is not None and not any(map(apart.has, (match.qk, match.pv, *match.score))):
                 attention_group(grouping, match)
     for op in nodes:
         if op.name == "dot_general" and grouping.is_free(op):
@@ -59,7 +61,7 @@ def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False) -
             conv_group(grouping, op)
     join_expansions(grouping)
     for op in nodes:
-        if grouping.is_free(op) and is_row_reduce(op, access):
+        if grouping.is_free(op) and is_row_reduce(op, access) and not apart.has(op):
             rows_group(grouping, op)
     for op in nodes:
         if grouping.is_free(op) and op.name == "reduce":
@@ -69,7 +71,7 @@ def make_plan(fn: Function, ctx: object = None, *, host_results: bool = False) -
         if op not in grouping.group_of:
             grouping.start(_rest_kind(op, access), op)
     fusions = _schedule(grouping)
-    return Plan(fn, fusions if host_results else beside(fusions, fn.results))
+    return Plan(fn, fusions if host_results or apart.everything else beside(fusions, fn.results))
 
 
 def _rest_kind(op: Op, access: Access) -> str:
@@ -80,6 +82,13 @@ def _rest_kind(op: Op, access: Access) -> str:
     if op.name in REGION_OPS:
         return op.name
     return "update" if op.name == UPDATE else "library"
+
+
+def _settle_apart(access: Access, apart: Apart) -> None:
+    """What moves data and is not to be part of another kernel gets a buffer."""
+    for op in access.fn.body.ops:
+        if (op.name in VIEW_OPS or op.name == "iota") and op.result.rank and apart.has(op):
+            access.materialise(op.result)
 
 
 def _settle_borders(access: Access) -> None:
@@ -372,6 +381,8 @@ def _finish_loop(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequen
     fusion.attrs.update(group.attrs)
     if fusion.outputs:
         fusion.attrs["space"] = fusion.outputs[-1].dims
+    if grouping.apart.has(group.anchor):
+        return  # without its accesses resolved, elements are computed one by one
     builder = RegionBuilder(grouping.access, fusion.attrs["space"], 0)
     builder.moved = {op.result for op in nodes if op in grouping.access.material}
     if all(is_pointwise(op) or (op in grouping.access.material and op.name in VIEW_OPS) for op in nodes):
@@ -394,7 +405,8 @@ def _finish_library(grouping: Grouping, group: Group, fusion: Fusion, nodes: Seq
 
 def _finish_regions(grouping: Grouping, group: Group, fusion: Fusion, nodes: Sequence[Op]) -> None:
     fusion.attrs["call"] = group.anchor
-    fusion.attrs["regions"] = [(r, make_plan(r.function, host_results=True)) for r in grouping.access.regions[group.anchor]]
+    regions = grouping.access.regions[group.anchor]
+    fusion.attrs["regions"] = [(r, make_plan(r.function, host_results=True, apart=grouping.apart)) for r in regions]
 
 
 _FINISH = {
