@@ -10,7 +10,22 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from disc_tf.commands import completion, config, doctor, inspect, optimize, replay, restore, run, serve, serving, trace, tune, verify
+from disc_tf.commands import (
+    completion,
+    config,
+    doctor,
+    inspect,
+    optimize,
+    replay,
+    reproduce,
+    restore,
+    run,
+    serve,
+    serving,
+    trace,
+    tune,
+    verify,
+)
 from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, MISSING_PACKAGES, CommandError
 from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.parser import Parser
@@ -90,6 +105,12 @@ VERBS: dict[str, Verb] = {
         replay.add_arguments,
         replay.run,
         "examples:\n  disc-tf optimize graph.pb -o out.pb --capture faults\n  disc-tf replay faults/disc_cluster_0.replay --values",
+    ),
+    "reproduce": Verb(
+        "write small graphs that show internal errors of the compiler, for a report",
+        reproduce.add_arguments,
+        reproduce.run,
+        "examples:\n  disc-tf reproduce graph.pb -o defects/",
     ),
     "doctor": Verb("check this environment", doctor.add_arguments, doctor.run, "examples:\n  disc-tf doctor\n  disc-tf doctor --json"),
     "completion": Verb(
@@ -187,7 +208,7 @@ def _packages(args: argparse.Namespace) -> tuple[str, ...]:
     if args.verb == "tune":
         return COMPILING if args.model else ("llvmlite", "ml_dtypes")
     table = {"inspect": GRAPHS, "restore": GRAPHS, "verify": (*GRAPHS, "tensorflow"), "bench": (*GRAPHS, "tensorflow")}
-    return table.get(args.verb, (*COMPILING, "tensorflow") if args.verb == "replay" else ())
+    return table.get(args.verb, (*COMPILING, "tensorflow") if args.verb == "replay" else COMPILING if args.verb == "reproduce" else ())
 
 
 def _lacking(args: argparse.Namespace, e: ModuleNotFoundError) -> MissingPackages | None:
