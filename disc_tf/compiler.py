@@ -21,7 +21,7 @@ from pathlib import Path
 
 from disc_tf.budget import Budget, OutOfTime
 from disc_tf.codegen.describe import MemoryUse
-from disc_tf.codegen.phases import PhaseFailed, phase
+from disc_tf.codegen.phases import PhaseFailed, ProgramError, phase
 from disc_tf.codegen.program import Compiled, KernelInfo, ProgramInput, ProgramPart, compile_program, step_spec
 from disc_tf.fusion.apart import NOTHING, Apart
 from disc_tf.fusion.plan import make_plan
@@ -225,3 +225,6 @@ def _dump_hlo(directory: Path, stem: str, module: Module) -> None:
     except Exception as e:  # a dump must not fail the compilation
         text = f"// no StableHLO: {type(e).__name__}: {e}\n"
     (directory / f"{stem}.mlir").write_text(text)
+
+
+__all__ = ["CompiledCluster", "ProgramError", "compile_module", "defect_of", "kernel_report"]

@@ -329,8 +329,7 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
     if request.dry_run:
         entry.status = "planned"
         return entry, None
-    from disc_tf.codegen.phases import ProgramError
-    from disc_tf.compiler import compile_module
+    from disc_tf.compiler import ProgramError, compile_module
 
     budget = Budget(settings.time_budget)
     try:
