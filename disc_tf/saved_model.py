@@ -128,13 +128,15 @@ def optimize_saved_model(
                 _write(source, directory, message, looked_at)
 
             write()
+            _keep_original(source, directory)
             if verify:
                 limits = {"timing": timing, "threads": threads, "time_budget": settings.time_budget, "progress": progress}
-                _prove(prove or functools.partial(_default_proof, **limits), original, directory, looked_at, write)
+                prove = prove or functools.partial(_default_proof, **limits)
+                _prove(prove, original, directory, looked_at, write, frozen=freeze)
             else:
                 for part in looked_at:
                     part.report.warnings.append(NOT_VERIFIED)
-            _mark(source, directory, report)
+            _mark(directory, report)
         report.times_ms["all"] = (time.perf_counter() - start) * 1e3
         return SavedModelResult(Path(dst), report)
 
@@ -215,11 +217,14 @@ def _write(source: Path, directory: Path, message: Any, parts: Sequence[_Part]) 
     write_message(source, directory, new)
 
 
-def _prove(prove: Prove, original: Path, directory: Path, parts: Sequence[_Part], write: Callable[[], None]) -> None:
-    """MetaGraph after MetaGraph, each loaded by its tags; a time budget is for all of them."""
+def _prove(
+    prove: Prove, original: Path, directory: Path, parts: Sequence[_Part], write: Callable[[], None], *, frozen: bool
+) -> None:
+    """MetaGraph after MetaGraph, each loaded by its tags; a time budget is for all of them. ``frozen``: the result is compared whether
+    anything was compiled or not; `SavedModelError` if it differs even as it was frozen."""
     start = time.monotonic()
     for part in parts:
-        if not part.report.compiled_clusters:
+        if not part.report.compiled_clusters and not frozen:
             continue
 
         def put_back(names: Collection[str], part: _Part = part) -> None:
@@ -227,6 +232,9 @@ def _prove(prove: Prove, original: Path, directory: Path, parts: Sequence[_Part]
             write()
 
         prove(original, directory, part.report, put_back, spent=time.monotonic() - start)
+        if frozen and part.report.verified is False:
+            why = next((r.message for results in part.report.verification.values() for r in results if not r.ok), "it differs")
+            raise SavedModelError(f"cannot freeze {original}: the frozen model is not the same: {why}; leave out --freeze")
 
 
 def _default_proof(source: Path, candidate: Path, report: SavedModelReport, put_back: Any, **limits: Any) -> None:
@@ -247,14 +255,18 @@ def _files(destination: str | Path) -> Iterator[None]:
 # ---- what we leave in a model ------------------------------------------------------------------------------------
 
 
-def _mark(source: Path, directory: Path, report: SavedModelReport) -> None:
-    """What `restore_saved_model` and later readers need, in a folder of our own."""
+def _keep_original(source: Path, directory: Path) -> None:
+    """What `restore_saved_model` needs, in a folder of our own."""
     ours = directory / OURS
     ours.mkdir(parents=True, exist_ok=True)
     file = graph_file(source)
     (ours / f"original.{file.name}.xz").write_bytes(lzma.compress(file.read_bytes(), preset=1))
     if (source / FINGERPRINT).exists():
         shutil.copyfile(source / FINGERPRINT, ours / f"original.{FINGERPRINT}")
+
+
+def _mark(directory: Path, report: SavedModelReport) -> None:
+    """What later readers need: the only file that is written after the proof."""
     marker = {
         "made_by": f"disc_tf {report.compiler_version}",
         "source_digest": report.source_digest,

@@ -23,7 +23,7 @@ from disc_tf.serving.handlers import run_directly
 from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.servable import CLASSIFY, REGRESS, Servable, Signature
 from disc_tf.serving.tensors import to_proto
-from disc_tf.serving.warmup import MAX_RECORDS, WARMUP_FILE
+from disc_tf.serving.warmup import MAX_RECORDS, WARMUP_FILE, replay
 
 #: a record larger than this would only make loading slow
 MAX_RECORD_BYTES = 16 << 20
@@ -90,7 +90,7 @@ def accepted(servable: Servable, requests: Iterator[tuple[str, Feeds]], model: s
 def write_warmup(original: Path, made: Path, model: str, shapes: int, requests: Requests = likely_requests) -> int:
     """Write the warm-up file of ``made``; how many records (0: no file). A file that is there stays.
 
-    Raises `ServingError` if ``made`` does not load.
+    Raises `ServingError` if ``made`` does not load, or not with the records, as a server loads it; then there is no file.
     """
     target = made / WARMUP_FILE
     if target.exists():
@@ -111,7 +111,21 @@ def write_warmup(original: Path, made: Path, model: str, shapes: int, requests: 
         with tf.io.TFRecordWriter(str(target)) as writer:
             for data in records:
                 writer.write(data)
+        _check(model, made, target)
     return len(records)
+
+
+def _check(model: str, made: Path, file: Path) -> None:
+    """Load the directory as it is published. `ServingError`, and the file is removed."""
+    try:
+        servable = Servable(model, 1, made)
+        try:
+            replay(servable)
+        finally:
+            servable.close()
+    except BaseException:
+        file.unlink()
+        raise
 
 
 def main() -> int:

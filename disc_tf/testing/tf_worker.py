@@ -236,10 +236,12 @@ class ServeRunner(TfRunner):
         super().__init__(config)
         from disc_tf.serving.errors import ServingError
         from disc_tf.serving.servable import Servable
+        from disc_tf.serving.warmup import replay
 
         threads = config["threads"]
         tags = config["tags"] if config["tags"] is not None else ["serve"]
         self.servable = Servable("model", 1, config["saved_model"], threads=(threads, threads), tags=tags)
+        replay(self.servable)
         self.errors = (ServingError,)
         self.described = {"signatures": sorted(name for name, s in self.servable.signatures.items() if not s.unusable)}
 

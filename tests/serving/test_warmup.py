@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from disc_tf.serving import warmup_writer
 from disc_tf.serving.errors import ServingError
 from disc_tf.serving.protos import message_class, serving
 from disc_tf.serving.servable import Servable
@@ -70,6 +71,18 @@ def test_what_the_model_accepts_is_written_and_replayed(model: Path, tmp_path: P
     servable.close()
     before = (made / WARMUP_FILE).read_bytes()
     assert write_warmup(model, made, "m", 3, requests) == 0 and (made / WARMUP_FILE).read_bytes() == before
+
+
+def test_records_that_keep_a_server_from_loading_are_removed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(servable: Servable) -> int:
+        assert (servable.path / WARMUP_FILE).exists()
+        raise ServingError("INTERNAL", "warm-up record 1 fails")
+
+    monkeypatch.setattr(warmup_writer, "replay", fails)
+    made = copy(model, tmp_path / "1")
+    with pytest.raises(ServingError, match="record 1"):
+        write_warmup(model, made, "m", 3, requests)
+    assert not (made / WARMUP_FILE).exists()
 
 
 def test_every_type_of_record_is_replayed(model: Path, tmp_path: Path) -> None:

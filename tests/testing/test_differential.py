@@ -148,6 +148,8 @@ def dropout(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     [
         (uniform, uniform, ""),
         (dropout, dropout, ""),
+        (dropout, lambda rng, x: dropout(rng, x) * np.float32(1 + 1e-5), ""),  # rounded otherwise
+        (dropout, lambda rng, x: dropout(rng, x) * np.float32(1.01), "another distribution"),
         (lambda rng, x: rng.integers(0, 5, x.shape), lambda rng, x: rng.integers(0, 5, x.shape), ""),
         (lambda rng, x: rng.random((rng.integers(1, 9), 2)), lambda rng, x: rng.random((rng.integers(1, 9), 2)), ""),
         (lambda rng, x: np.full(x.shape, rng.random()), lambda rng, x: np.full(x.shape, rng.random()), ""),  # elements hang together
