@@ -27,10 +27,12 @@ from disc_tf.optimizer import Compiled, Elsewhere
 from disc_tf.options import Options
 from disc_tf.publish import PublishError, check_destination, staged
 from disc_tf.report import NOT_VERIFIED
-from disc_tf.saved_model_files import EXTRA, FINGERPRINT, copy_rest, digest_of, graph_file, set_op_list, write_message
+from disc_tf.saved_model_files import EXTRA, FINGERPRINT, Tools, copy_rest, digest_of, graph_file, set_op_list, write_message
 from disc_tf.saved_model_report import SavedModelReport
 from disc_tf.saved_model_rewrite import Rewritten, originals_again, rewrite_meta_graph
 from disc_tf.saved_model_source import as_directory, frozen
+from disc_tf.testing.tf_files import tools_of
+from disc_tf.testing.tf_process import Hosts
 from disc_tf.version import __version__
 
 #: what we keep in a model that we wrote
@@ -74,6 +76,7 @@ def optimize_saved_model(
     prove: Prove | None = None,
     progress: Progress = lambda _text: None,
     elsewhere: Elsewhere | None = None,
+    hosts: Hosts | None = None,
     **overrides: Any,
 ) -> SavedModelResult:
     """Compile what the signatures and the methods of a SavedModel compute, and write the result to ``dst``.
@@ -84,7 +87,8 @@ def optimize_saved_model(
     all_functions: also methods for training and those of inner objects. freeze: bake the variables' values in; what is left then are the
     signatures. overwrite: replace ``dst`` in one step. dry_run: say what would be compiled. verify, timing: run every signature against
     TensorFlow before anything is published; clusters that differ, or that are slower, are put back. threads: of that
-    (0: all). elsewhere: compiles in place of this process (`disc_tf.remote.Client.compile_graph`). options, overrides: see `Options`.
+    (0: all). elsewhere: compiles in place of this process (`disc_tf.remote.Client.compile_graph`). hosts: processes that have
+    imported TensorFlow, for what is asked of it here (None: this one imports it). options, overrides: see `Options`.
 
     Raises `SavedModelError` for a model that cannot be read, `PublishError` for a destination that cannot be written, `OptionError`.
     What cannot be compiled stays as it is, with the reason in the report.
@@ -111,7 +115,8 @@ def optimize_saved_model(
         message = read_saved_model(source)
         _refuse_ours(source, message)
         digest = digest_of(source)
-        parts = [_Part(c, _report(digest, c, settings)) for c in choose_meta_graphs(message, tags, signatures)]
+        tools = Tools() if hosts is None else stack.enter_context(tools_of(hosts))
+        parts = [_Part(c, _report(digest, c, settings), tools) for c in choose_meta_graphs(message, tags, signatures)]
         report = parts[0].report
         report.other_graphs = [part.report for part in parts[1:]]
         report.times_ms["read"] = (time.perf_counter() - start) * 1e3
@@ -125,7 +130,7 @@ def optimize_saved_model(
             copy_rest(source, directory)
 
             def write() -> None:
-                _write(source, directory, message, looked_at)
+                _write(source, directory, message, looked_at, tools)
 
             write()
             _keep_original(source, directory)
@@ -160,6 +165,7 @@ class _Part:
 
     choice: Choice
     report: SavedModelReport
+    tools: Tools
     rewritten: Rewritten | None = None
     now: Any = None
 
@@ -168,7 +174,7 @@ class _Part:
         assert self.rewritten is not None
         self.now = self.rewritten.without(names)
         if self.now is not self.choice.meta and self.report.compiled_clusters:
-            set_op_list(self.now)
+            set_op_list(self.now, self.tools)
 
 
 def _report(digest: str, choice: Choice, settings: Options) -> SavedModelReport:
@@ -208,13 +214,13 @@ def _compile(
             part.without(())
 
 
-def _write(source: Path, directory: Path, message: Any, parts: Sequence[_Part]) -> None:
+def _write(source: Path, directory: Path, message: Any, parts: Sequence[_Part], tools: Tools) -> None:
     """Write the message with the MetaGraphs of ``parts`` as they are now."""
     new = type(message)()
     new.CopyFrom(message)
     for part in parts:
         new.meta_graphs[part.choice.index].CopyFrom(part.now)
-    write_message(source, directory, new)
+    write_message(source, directory, new, tools)
 
 
 def _prove(
@@ -320,8 +326,8 @@ def restore_saved_model(src: str | Path, dst: str | Path, *, overwrite: bool = F
                 shutil.copyfile(source / OURS / f"original.{FINGERPRINT}", directory / FINGERPRINT)
         else:
             for meta in message.meta_graphs:
-                set_op_list(meta)
-            write_message(source, directory, message)
+                set_op_list(meta, Tools())
+            write_message(source, directory, message, Tools())
         extra = directory / EXTRA
         if extra.is_dir() and not any(extra.iterdir()):
             extra.rmdir()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from disc_tf.frontend.functions import every_node
+from disc_tf.frontend.rewrite import LAUNCH_OP
 from disc_tf.frontend.saved_model import FILE, TEXT_FILE, write_saved_model
+from disc_tf.frontend.tfproto import message_class
 from disc_tf.publish import make_writable
 
 EXTRA = "assets.extra"
@@ -38,39 +42,75 @@ def copy_rest(source: Path, directory: Path) -> None:
     make_writable(directory)  # the source may be read-only
 
 
-def write_message(source: Path, directory: Path, message: Any) -> None:
-    """`saved_model.pb`, and the fingerprint of it if the source has one."""
-    write_saved_model(directory, message)
-    if (source / FINGERPRINT).exists():
-        (directory / FINGERPRINT).write_bytes(_fingerprint(directory, (source / FINGERPRINT).read_bytes()))
-
-
-def set_op_list(meta: Any) -> None:
-    """`stripped_op_list` as TensorFlow makes it for the new graph (our op included)."""
+def op_list(skeleton: bytes) -> bytes | None:
+    """The serialized `stripped_op_list` that TensorFlow makes for a graph, our op included; None if it does not know an op."""
     import tensorflow as tf
     from tensorflow.python.framework.meta_graph import stripped_op_list_for_graph
-    from tensorflow.python.framework.op_def_registry import get as find_op
 
-    from disc_tf.ops import OP_NAME, load_op_library
+    from disc_tf.ops import load_op_library
 
     load_op_library()
-    graph = tf.compat.v1.GraphDef.FromString(meta.graph_def.SerializeToString())
     try:
-        found = stripped_op_list_for_graph(graph)
-    except Exception:  # ops that this process does not know: ours is added to what the file says
-        listed = meta.meta_info_def.stripped_op_list.op
-        if OP_NAME not in {op.name for op in listed} and any(n.op == OP_NAME for n in every_node(meta.graph_def)):
-            listed.add().MergeFromString(find_op(OP_NAME).SerializeToString())
-        return
-    meta.meta_info_def.stripped_op_list.Clear()
-    meta.meta_info_def.stripped_op_list.MergeFromString(found.SerializeToString())
+        return stripped_op_list_for_graph(tf.compat.v1.GraphDef.FromString(skeleton)).SerializeToString()
+    except Exception:  # TensorFlow's reasons are many
+        return None
 
 
-def _fingerprint(directory: Path, original: bytes) -> bytes:
-    """TensorFlow's fingerprint of the new files; the original's where TensorFlow cannot make one."""
+def fingerprint(directory: Path) -> bytes | None:
+    """TensorFlow's fingerprint of the files of a model; None where an older TensorFlow cannot make one."""
     try:
         from tensorflow.python.saved_model.pywrap_saved_model import fingerprinting
 
         return fingerprinting.CreateFingerprintDef(str(directory))
-    except Exception:  # an older TensorFlow
-        return original
+    except Exception:
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """What TensorFlow says of graphs and files: in this process, or where somebody else has imported it."""
+
+    op_list: Callable[[bytes], bytes | None] = op_list
+    fingerprint: Callable[[Path], bytes | None] = fingerprint
+
+
+def write_message(source: Path, directory: Path, message: Any, tools: Tools) -> None:
+    """`saved_model.pb`, and the fingerprint of it if the source has one: the original's where there is none of the new files."""
+    write_saved_model(directory, message)
+    if (source / FINGERPRINT).exists():
+        (directory / FINGERPRINT).write_bytes(tools.fingerprint(directory) or (source / FINGERPRINT).read_bytes())
+
+
+def set_op_list(meta: Any, tools: Tools) -> None:
+    """`stripped_op_list` as TensorFlow makes it for the new graph (our op included)."""
+    listed = meta.meta_info_def.stripped_op_list
+    found = tools.op_list(_skeleton(meta.graph_def).SerializeToString())
+    if found is not None:
+        listed.Clear()
+        listed.MergeFromString(found)
+    elif LAUNCH_OP not in {op.name for op in listed.op} and any(n.op == LAUNCH_OP for n in every_node(meta.graph_def)):
+        ours = message_class("GraphDef")()
+        ours.node.add(name="launch", op=LAUNCH_OP)
+        listed.MergeFromString(tools.op_list(ours.SerializeToString()) or b"")  # added to what the file says
+
+
+def _skeleton(graph_def: Any) -> Any:
+    """The graph with what its op list depends on: op types, and which functions are called."""
+    skeleton = message_class("GraphDef")()
+
+    def copy(nodes: Any, target: Any) -> None:
+        for node in nodes:
+            new = target.add(name=node.name, op=node.op)
+            for key, value in node.attr.items():
+                if value.WhichOneof("value") in ("func", "list"):
+                    if value.WhichOneof("value") == "func":
+                        new.attr[key].func.name = value.func.name
+                    for f in value.list.func:
+                        new.attr[key].list.func.add().name = f.name
+
+    copy(graph_def.node, skeleton.node)
+    for f in graph_def.library.function:
+        new = skeleton.library.function.add()
+        new.signature.name = f.signature.name
+        copy(f.node_def, new.node_def)
+    return skeleton

@@ -99,6 +99,7 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None], 
                 prove=functools.partial(prove_saved_model, sizes=sizes, hosts=hosts, **proof_arguments(args, options, say)),
                 progress=say,
                 elsewhere=elsewhere,
+                hosts=hosts,
             )
     except StrictError as e:
         raise CommandError(f"{args.input}: --strict: {e}", NOTHING_COMPILED) from e

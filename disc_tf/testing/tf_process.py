@@ -69,7 +69,7 @@ class Settings(TypedDict, total=False):
 
 
 #: read by TensorFlow while it is imported
-_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+ONEDNN = "TF_ENABLEONEDNN_OPTS"
 
 
 class Hosts:
@@ -90,7 +90,7 @@ class Hosts:
         """The server without oneDNN (``quiet``), or as users have it."""
         with self._lock:
             if quiet not in self._servers:
-                self._servers[quiet] = Server({**_environment(), **({_ONEDNN: "0"} if quiet else {})})
+                self._servers[quiet] = Server({**_environment(), **({ONEDNN: "0"} if quiet else {})})
             return self._servers[quiet]
 
     def close(self) -> None:
@@ -133,13 +133,13 @@ class Child:
         self._timeout = timeout
         #: whether it ended, or was ended, while it was asked something
         self.dead = False
-        own = {**({"DISC_TF_NUM_THREADS": str(threads)} if threads else {}), **(env or {}), **({_ONEDNN: "0"} if reference else {})}
+        own = {**({"DISC_TF_NUM_THREADS": str(threads)} if threads else {}), **(env or {}), **({ONEDNN: "0"} if reference else {})}
         # A file, not a pipe: nobody reads what the child writes while it works, and a full pipe would stop it.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
         self._child: subprocess.Popen[bytes] | ForkedChild
         if hosts is not None and python == sys.executable and module == WORKER:
             try:
-                self._child = hosts.server(own.get(_ONEDNN) == "0").start(own, self._stderr.fileno())
+                self._child = hosts.server(own.get(ONEDNN) == "0").start(own, self._stderr.fileno())
             except ServerFailed as e:
                 self._stderr.close()
                 raise ProcessFailed(str(e)) from e

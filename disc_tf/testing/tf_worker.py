@@ -259,11 +259,25 @@ class ServeRunner(TfRunner):
         return CODES[error.code], error.message[:2000]
 
 
+class FilesRunner(TfRunner):
+    """What TensorFlow says of graphs and files."""
+
+    def prepare(self, argument: Any) -> Callable[[], Any]:
+        from pathlib import Path
+
+        from disc_tf.saved_model_files import fingerprint, op_list
+
+        what, of = argument
+        return functools.partial(op_list, of) if what == "op_list" else functools.partial(fingerprint, Path(of))
+
+
 #: how a SavedModel is loaded
 LOADERS = {"tf2": SignatureRunner, "session": ServingRunner, "serve": ServeRunner}
 
 
 def make_runner(config: dict[str, Any]) -> Runner:
+    if "files" in config:
+        return FilesRunner(config)
     return LOADERS[config["loader"]](config) if "saved_model" in config else GraphRunner(config)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import tensorflow as tf
 import disc_tf.ops  # noqa: F401  registers the op
 from disc_tf import saved_model_freeze
 from disc_tf.cli import main
-from disc_tf.frontend.saved_model import SavedModelError, write_saved_model
+from disc_tf.frontend.saved_model import SavedModelError, read_saved_model, write_saved_model
 from disc_tf.saved_model import MARKER, optimize_saved_model
+from disc_tf.saved_model_files import fingerprint, op_list
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +119,15 @@ def test_random_models(tmp_path: Path, frozen: bool, capsys: pytest.CaptureFixtu
     for row in rows:
         assert row["message"].startswith("random in TensorFlow itself, compared by distribution in ") and len(row["elements"]) == 5
         assert len(row["max_abs"]) == 1  # the fixed one
+
+
+@pytest.mark.slow
+def test_the_command_does_not_import_tensorflow_itself(model: Path, tmp_path: Path) -> None:
+    """Seconds for a small model: what is asked of TensorFlow is asked where it is imported already. The op list is TensorFlow's own."""
+    command = ["optimize", str(model), "-o", str(tmp_path / "out"), "--no-timing", "--target", "native", "-q"]
+    code = f"import sys; from disc_tf.cli import main; sys.exit(main({command}) or 'tensorflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for path in (model, tmp_path / "out"):
+        (meta,) = read_saved_model(path).meta_graphs
+        assert op_list(meta.graph_def.SerializeToString()) == meta.meta_info_def.stripped_op_list.SerializeToString(deterministic=True)
+    assert fingerprint(tmp_path / "out")
