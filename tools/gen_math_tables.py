@@ -34,12 +34,24 @@ def log_series(z):
     return (mp.log((1 + s) / (1 - s)) / s - 2) / z
 
 
+def lgamma_factor(u):
+    w = u - mpf("0.25")
+    return (mp.loggamma(2 + w) / w) if abs(w) > mpf("1e-24") else 1 - mp.euler
+
+
+def digamma_factor(u):
+    x = u + mpf("1.75")
+    return mp.digamma(x) / (x - DIGAMMA_ROOT) if abs(x - DIGAMMA_ROOT) > mpf("1e-24") else mp.polygamma(1, DIGAMMA_ROOT)
+
+
 def erfcx_scaled(k):
     def g(q):
         a = k * (1 + q) / (1 - q)
         return (1 + 2 * a) * mp.exp(a * a) * mp.erfc(a)
     return g
 
+
+DIGAMMA_ROOT = mp.findroot(mp.digamma, mpf("1.4616321449683623"))
 
 # name: (function, interval, weight of the polynomial's absolute error in the result's relative error)
 ERFC_K = {"f32": mpf(2), "f64": mpf(4)}
@@ -67,6 +79,9 @@ def specs(kind):
         **({"LOG_ERFC": (lambda a: mp.log(mp.erfc(a)), (mpf(1), ERF_ONE), mp.erfc(1))} if kind == "f32" else {}),
         "ERFCX": (erfcx_scaled(k), ((mpf("0.499") - k) / (mpf("0.499") + k), (ERFC_MAX[kind] - k) / (ERFC_MAX[kind] + k)), mpf(1)),
         "SINH": (guard0(root(lambda x: (mp.sinh(x) - x) / x**3), mpf(1) / 6), (mpf(0), mpf("1.001")), mpf(1)),
+        # lgamma(2 + w) / w and digamma(2 + w) / (w - root) for 2 + w from 5/4 to 9/4, in w + 1/4
+        **({"LGAMMA": (lgamma_factor, (mpf("-0.5"), mpf("0.5")), mpf("2.2")),
+            "DIGAMMA": (digamma_factor, (mpf("-0.5"), mpf("0.5")), mpf("1.1"))} if kind == "f64" else {}),
         # What tanh takes 2 / (e^2h + 1) from, at most 1/2 at and above TANH_FAR: (e^2h - 1) / 2 = h + h^2 (...)
         "TANH_EXP": (guard0(lambda h: (mp.exp(2 * h) - 1 - 2 * h) / (2 * h**2), mpf(1)), (-LIM_R / 2, LIM_R / 2), mpf("0.03")),
         "TANH": (guard0(root(lambda x: (mp.tanh(x) - x) / x**3), -mpf(1) / 3), (mpf(0), TANH_FAR**2), mpf("0.33")),
@@ -98,6 +113,8 @@ def main():
             print("    ),")
         print("}\n")
     print(f"ERFC_K = {{'f32': {float(ERFC_K['f32'])!r}, 'f64': {float(ERFC_K['f64'])!r}}}".replace("'", '"'))
+    root = bits(DIGAMMA_ROOT, 53)
+    print(f"DIGAMMA_ROOT = ({float(root)!r}, {float(DIGAMMA_ROOT - root)!r})")
     print(f"TANH_FAR = {float(TANH_FAR)!r}")
     print(f"ERF_ONE = {float(ERF_ONE)!r}")
     print(f"ERFC_MAX = {{'f32': {float(ERFC_MAX['f32'])!r}, 'f64': {float(ERFC_MAX['f64'])!r}}}".replace("'", '"'))

@@ -232,7 +232,8 @@ _STIRLING = (  # B_2k / (2k (2k - 1)), highest first, for sums in 1/z^2
 _DIGAMMA = (  # B_2k / (2k), highest first
     43867 / 14364, -3617 / 8160, 1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12,
 )
-_SHIFT = 10  # arguments below are raised to here by the recurrence
+_SERIES = 9.0  # from here on by the asymptotic series
+_DOWN = 7  # steps of the recurrence from there to 9/4
 
 
 def _in_f64(fn):
@@ -246,25 +247,36 @@ def _in_f64(fn):
     return wrapped
 
 
+def _near_two(b: FnBuilder, z: V) -> V:
+    """w = z - 2, z + 1 - 2 or z + 2 - 2, whichever is between -3/4 and 1/4 (or above 1/4), without rounding."""
+    return b.select(b.fcmp("olt", z, 0.25), z, b.select(b.fcmp("olt", z, 1.25), b.fsub(z, 1.0), b.fsub(z, 2.0)))
+
+
 @_in_f64
 def lgamma(b: FnBuilder, x: V) -> V:
-    """log |gamma(x)|: recurrence up to 10, Stirling's series, reflection below 1/2. +inf at the poles."""
-    one, zero = const(1.0, x.ty), const(0.0, x.ty)
-    reflect = b.fcmp("olt", x, 0.5)
+    """log |gamma(x)|: w P(w) about 2, the recurrence to there from below and above, Stirling's series from 9 on, reflection
+    below 0. +inf at the poles."""
+    one = const(1.0, x.ty)
+    reflect = b.fcmp("olt", x, 0.0)
     z = b.select(reflect, b.fsub(1.0, x), x)
-    arg = z
-    product = one
-    for _ in range(_SHIFT):
-        low = b.fcmp("olt", z, float(_SHIFT))
-        product = b.select(low, b.fmul(product, z), product)
-        z = b.select(low, b.fadd(z, 1.0), z)
+    small, far = b.fcmp("olt", z, 1.25), b.fcmp("oge", z, _SERIES)
+    w = _near_two(b, z)
+    # What gamma(2 + w) is divided by (small z), or multiplied by.
+    product = b.select(b.fcmp("olt", z, 0.25), b.fmul(z, b.fadd(z, 1.0)), b.select(small, z, one))
+    for _ in range(_DOWN):
+        above = b.fcmp("ogt", w, 0.25)
+        product = b.select(above, b.fmul(product, b.fadd(w, 1.0)), product)
+        w = b.select(above, b.fsub(w, 1.0), w)
+    logarithm = log(b, b.select(far, z, product))
+    middle = b.fmul(w, poly(b, b.fadd(w, 0.25), tables.F64["LGAMMA"]))
+    middle = b.fadd(middle, b.select(small, b.fneg(logarithm), logarithm))
     inverse = b.fdiv(1.0, z)
     series = b.fmul(poly(b, b.fmul(inverse, inverse), _STIRLING), inverse)
-    y = b.fsub(b.fmul(b.fsub(z, 0.5), b.fsub(log(b, z), 1.0)), log(b, product))
-    y = b.fadd(y, b.fadd(series, 0.5 * math.log(2 * math.pi) - 0.5))
-    y = b.select(b.or_(b.fcmp("oeq", arg, 1.0), b.fcmp("oeq", arg, 2.0)), zero, y)
+    stirling = b.fmul(b.fsub(z, 0.5), b.fsub(logarithm, 1.0))
+    stirling = b.fadd(stirling, b.fadd(series, 0.5 * math.log(2 * math.pi) - 0.5))
+    y = b.select(far, stirling, middle)
     sine, _ = sin_pi(b, b.fsub(x, b.rint(x)))
-    mirrored = b.fsub(b.fsub(math.log(math.pi), log(b, b.fabs(sine))), y)
+    mirrored = b.fsub(log(b, b.fdiv(math.pi, b.fabs(sine))), y)
     y = b.select(reflect, mirrored, y)
     pole = b.and_(b.fcmp("ole", x, 0.0), b.fcmp("oeq", b.floor(x), x))
     y = b.select(b.or_(pole, b.fcmp("oeq", b.fabs(x), INF)), const(INF, x.ty), y)
@@ -273,20 +285,32 @@ def lgamma(b: FnBuilder, x: V) -> V:
 
 @_in_f64
 def digamma(b: FnBuilder, x: V) -> V:
-    """Derivative of lgamma: recurrence up to 10, asymptotic series, reflection below 0. NaN at the poles, 0 among them
-    (as TensorFlow)."""
-    zero = const(0.0, x.ty)
+    """Derivative of lgamma, in the same way: (z - root) P(w) about 2. NaN at the poles, 0 among them (as TensorFlow)."""
+    zero, one = const(0.0, x.ty), const(1.0, x.ty)
     reflect = b.fcmp("olt", x, 0.0)
     z = b.select(reflect, b.fsub(1.0, x), x)
-    total = zero
-    for _ in range(_SHIFT):
-        low = b.fcmp("olt", z, float(_SHIFT))
-        total = b.select(low, b.fadd(total, b.fdiv(1.0, z)), total)
-        z = b.select(low, b.fadd(z, 1.0), z)
-    inverse = b.fdiv(1.0, z)
+    small, far = b.fcmp("olt", z, 1.25), b.fcmp("oge", z, _SERIES)
+    w = _near_two(b, z)
+    # The reciprocals that the recurrence takes away (small z) or adds, as one fraction; that of z itself far out.
+    tiny = b.fcmp("olt", z, 0.25)
+    after = b.fadd(z, 1.0)
+    over = b.select(tiny, b.fadd(after, z), b.select(small, one, zero))
+    under = b.select(tiny, b.fmul(z, after), b.select(small, z, one))
+    for _ in range(_DOWN):
+        above = b.fcmp("ogt", w, 0.25)
+        step = b.fadd(w, 1.0)
+        over = b.select(above, b.fma(over, step, under), over)
+        under = b.select(above, b.fmul(under, step), under)
+        w = b.select(above, b.fsub(w, 1.0), w)
+    total = b.fdiv(b.select(far, one, over), b.select(far, z, under))
+    inverse = total
+    total = b.select(small, b.fneg(total), total)
+    root, low = tables.DIGAMMA_ROOT
+    from_root = b.fsub(b.fadd(w, 2.0 - root), low)
+    middle = b.fadd(total, b.fmul(from_root, poly(b, b.fadd(w, 0.25), tables.F64["DIGAMMA"])))
     square = b.fmul(inverse, inverse)
-    y = b.fsub(b.fsub(log(b, z), b.fmul(inverse, 0.5)), b.fmul(square, poly(b, square, _DIGAMMA)))
-    y = b.fsub(y, total)
+    series = b.fsub(b.fsub(log(b, z), b.fmul(inverse, 0.5)), b.fmul(square, poly(b, square, _DIGAMMA)))
+    y = b.select(far, series, middle)
     sine, cosine = sin_pi(b, b.fsub(x, b.rint(x)))
     mirrored = b.fsub(y, b.fdiv(b.fmul(cosine, math.pi), sine))
     y = b.select(reflect, mirrored, y)
