@@ -24,6 +24,8 @@ Ref = tuple[int, int]
 _DRAWS = 7
 #: up to this many inexact operands are moved one by one, too
 _MOVED_ALONE = 4
+#: sums of their operand's elements
+_LINEAR = frozenset({"Sum", "Mean"})
 Operand = Ref | list[Ref]
 
 
@@ -232,6 +234,8 @@ class Evaluation:
             moved = run_step(step, {ref: self._disturbed(k, ref, error, draw) for ref, error in given.items()}.__getitem__)
             for j, d in enumerate(_moves(values, moved)):
                 out[j] = np.maximum(out[j], 1.5 * d + _own_error(step, values[j], 1.0))
+        if step.op in _LINEAR:  # of few elements, moves in random directions may cancel each other out in all draws
+            out = [np.maximum(out[0], self._added_up(step, k, given))]
         moving = [ref for ref, e in given.items() if e.size and e.max() > 0]
         if 1 < len(moving) <= _MOVED_ALONE:
             # moved together, operands may cancel each other out (x - y): each alone, and their sum
@@ -244,6 +248,17 @@ class Evaluation:
                 total = [t + a for t, a in zip(total, alone, strict=True)]
             out = [np.maximum(o, 1.5 * t + _own_error(step, v, 1.0)) for o, t, v in zip(out, total, values, strict=True)]
         return out
+
+    def _added_up(self, step: Step, k: int, given: Mapping[Ref, np.ndarray]) -> np.ndarray:
+        """The errors of a sum's terms, all in one direction."""
+        tf = tensorflow()
+
+        def moved(ref: Ref) -> Any:
+            t, e = self.tensor(k, ref), given[ref]
+            return tf.constant(e, tf.float64) if t.dtype.is_floating and e.shape == tuple(t.shape) else t
+
+        found = run_step(step, moved)
+        return np.zeros(()) if isinstance(found, Failed) else 1.5 * np.abs(np.asarray(found[0].numpy(), np.float64))
 
     def _disturbed(self, k: int, ref: Ref, error: np.ndarray, draw: int) -> Any:
         """The operand moved by its error, in random directions and (odd draws) their opposites; the unknown becomes NaN, then anything.

@@ -79,6 +79,7 @@ class SessionCase:
         self.outputs = [n for n in (self.result.report.outputs if outputs is None else outputs) if not n.startswith("^")]
         report = self.result.report
         failed = [f"{c.name}: {c.reason}" for c in report.clusters if c.status == "failed"]
+        failed += [d.text for c in report.clusters for d in c.defects]
         assert not failed, failed
         assert len(report.compiled_clusters) >= min_clusters, report.to_text()
         self.reference = GraphSession(self.graph_def, grappler=False, init=init)

@@ -78,6 +78,21 @@ def test_nothing_is_known_of_a_function_whose_operand_may_be_at_its_pole(exact: 
     assert np.isinf(error).tolist() == [not exact, False, not exact]
 
 
+def test_errors_of_a_short_mean_do_not_cancel_out() -> None:
+    """The mean of two squares, each off by the same amount: moved in opposite directions they would be off by nothing."""
+    x = np.float32([[1.0, -1.0]] * 64)
+    steps = [
+        Step("Placeholder", {}, {"dtype": "float32", "dims": ("b", 2), "data": [x]}),
+        Step("Exp", {"x": (0, 0)}, ulps=1000),
+        Step("Const", {}, {"value": np.array([1], np.int32)}),
+        Step("Mean", {"input": (1, 0), "axis": (2, 0)}, {"keep_dims": False}, ulps=2, sums=True),
+    ]
+    evaluation = evaluate(Program(steps, [{"b": 64}], [(3, 0)]))
+    assert evaluation is not None
+    (error,) = evaluation.errors[0][3]
+    assert (error >= evaluation.errors[0][1][0].mean(axis=1)).all()
+
+
 def test_reduces_to_the_step_that_is_wrong(monkeypatch) -> None:
     """Were Exp wrong, the reducer would leave Exp of an input."""
     from disc_tf.testing import fuzz as module
