@@ -27,6 +27,7 @@ from disc_tf.fusion.apart import NOTHING, Apart
 from disc_tf.fusion.plan import make_plan
 from disc_tf.fusion.types import Plan
 from disc_tf.ir.core import Module, Op
+from disc_tf.ir.dims import DimTooComplex
 from disc_tf.ir.pass_manager import PassContext
 from disc_tf.ir.printer import print_module
 from disc_tf.passes.pipeline import optimize, optimize_segments
@@ -116,7 +117,7 @@ def compile_module(
         else:
             found = [*optimize_segments(module, context, verify_each=verify_passes, dump_dir=dumps, dump_prefix="2_")]
     except Exception as e:  # the module is half rewritten: there is nothing to go back to
-        if defects is not None and not isinstance(e, OutOfTime):
+        if defects is not None and not isinstance(e, LIMITS):
             defects.append(defect_of("HLO passes", e))
         raise
     start = timed("hlo passes", start)
@@ -171,6 +172,9 @@ def _plans(
     return parts
 
 
+#: what says that a cluster is too much for the compiler, and is not a defect of it
+LIMITS = (ProgramError, OutOfTime, DimTooComplex)
+
 #: fusions of one cluster that are compiled apart; a compiler with more defects than that compiles everything apart
 _MOST_APART = 8
 
@@ -185,7 +189,8 @@ def _recovering(code: Callable[[Apart], Compiled], defects: list[Defect] | None)
         except PhaseFailed as e:
             if defects is None:
                 raise e.error from e.error.__cause__
-            defects.append(defect_of(e.phase, e.error, e.ops))
+            if not isinstance(e.error, LIMITS):
+                defects.append(defect_of(e.phase, e.error, e.ops))
             if apart.everything:
                 raise e.error from e.error.__cause__
             apart = apart.wider(e.ops) if tries < _MOST_APART else Apart(everything=True)
@@ -227,4 +232,4 @@ def _dump_hlo(directory: Path, stem: str, module: Module) -> None:
     (directory / f"{stem}.mlir").write_text(text)
 
 
-__all__ = ["CompiledCluster", "ProgramError", "compile_module", "defect_of", "kernel_report"]
+__all__ = ["LIMITS", "CompiledCluster", "compile_module", "defect_of", "kernel_report"]

@@ -329,7 +329,7 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
     if request.dry_run:
         entry.status = "planned"
         return entry, None
-    from disc_tf.compiler import ProgramError, compile_module
+    from disc_tf.compiler import LIMITS, compile_module
 
     budget = Budget(settings.time_budget)
     try:
@@ -363,7 +363,7 @@ def _compile(clustering: Clustering, cluster: Cluster, request: Request) -> tupl
     except ImportFailed as e:
         return _failed(entry, f"{e.node}: {e.reason}"), None
     except Exception as e:  # a defect of the compiler must not cost the user the graph
-        if not isinstance(e, ProgramError):
+        if not isinstance(e, (*LIMITS, GraphError)):
             _lost(entry, e)
         return _failed(entry, f"{type(e).__name__}: {e}"), None
     compiled.describe(entry)

@@ -358,6 +358,8 @@ def optimise(data: bytes, *, dry_run: bool = False) -> str:
         assert serialized(restore(result.graph_def)) == before
     unclear = [c.reason for c in result.report.clusters if c.status == "failed" and not c.reason]
     assert not unclear
+    defects = [d.text for c in result.report.clusters for d in c.defects]
+    assert not defects, defects
     failed = [c.reason for c in result.report.clusters if c.status == "failed"]
     return f"{len(result.report.compiled_clusters)} compiled, {len(failed)} failed {failed[:1]}"
 
