@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import re
 import stat
@@ -13,6 +14,7 @@ from typing import Any
 
 from disc_tf.atomic import replacing
 from disc_tf.frontend.errors import GraphError
+from disc_tf.frontend.external import EXTERNAL_OP
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
 from disc_tf.publish import unwritable
 from disc_tf.runtime.artifact import PREFIX
@@ -242,10 +244,16 @@ def own_names(path: str, description: str | None) -> str:
     return "" if description else f" ({beside} beside the graph, or --inputs-json, gives them names of your own)"
 
 
-def binary_form(path: str, graph_def: Any, directory: str | Path) -> str:
-    """The path of the graph in wire format: the file itself, or a copy in ``directory`` of one in text format."""
-    if Path(path).suffix not in (".pbtxt", ".txt"):
+def binary_form(path: str, graph_def: Any, directory: str | Path, *, original: bool = False) -> str:
+    """The path of the graph in wire format: the file itself, or a copy in ``directory`` of one in text format. Of an ``original`` also if
+    its weights were in files of their own: TensorFlow alone does not load that."""
+    if Path(path).suffix not in (".pbtxt", ".txt") and not (original and _mentions(path, EXTERNAL_OP.encode())):
         return path
     target = Path(directory) / (Path(path).stem + ".pb")
     target.write_bytes(serialized(graph_def))
     return str(target)
+
+
+def _mentions(path: str, word: bytes) -> bool:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return data.find(word) >= 0

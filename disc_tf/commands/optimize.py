@@ -280,6 +280,6 @@ def _prove(
     from disc_tf.proof import prove
 
     with scratch() as temp:
-        original = binary_form(args.input, graph, temp)
+        original = binary_form(args.input, graph, temp, original=True)
         arguments = optimize_model.proof_arguments(args, options, say)
         return prove(original, result, specs, sizes, temp, write=write, hosts=hosts, **arguments)

@@ -139,7 +139,7 @@ def _make(args: argparse.Namespace, options: Options, target: Path, say: Callabl
             file = Path(temp) / "frozen.pb"
             if names:
                 file.write_bytes(serialized(graph))
-            original = file if names else binary_form(args.input, graph, temp)
+            original = file if names else binary_form(args.input, graph, temp, original=True)
             shapes = _prove(args, model, original, made, specs, outputs, names, sizes, say, hosts)
             report["verified"] = any(r.compared for r in shapes)
             report["shapes"] = [vars(r) for r in shapes]

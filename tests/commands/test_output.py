@@ -12,7 +12,7 @@ from disc_tf import proof
 from disc_tf.cli import main
 from disc_tf.commands.common import CommandError
 from disc_tf.commands.output import staged_file
-from disc_tf.frontend.external import internalize
+from disc_tf.frontend.external import externalize, internalize
 from disc_tf.frontend.tfproto import graph_from_bytes, graph_from_text, serialized
 from disc_tf.report import ShapeResult
 from tests.frontend.graphs import G
@@ -95,6 +95,18 @@ def test_the_proof_reads_the_bytes_that_are_published(tmp_path: Path, monkeypatc
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["verified"] and [c["status"] for c in report["clusters"]] == ["put_back"]
     assert serialized(internalize(graph_from_bytes(seen[-1]))) == serialized(make(0).proto)
+
+
+@pytest.mark.slow
+def test_an_original_with_external_weights_is_proved(tmp_path: Path) -> None:
+    """TensorFlow alone does not load such a file: its content is compared."""
+    graph = externalize(make(0).proto, tmp_path / "w").graph_def
+    (tmp_path / "in.pb").write_bytes(serialized(graph))
+    command = ["optimize", str(tmp_path / "in.pb"), "-o", str(tmp_path / "out.pb"), "-q", "--no-timing", "--points", "2"]
+    options = ["--min-cluster-size", "1", "--target", "native", "--report", str(tmp_path / "r.json")]
+    assert main([*command, *options]) == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["verified"] is True and [c["status"] for c in report["clusters"]] == ["compiled"]
 
 
 @pytest.mark.slow
