@@ -63,3 +63,8 @@ def __getattr__(name: str) -> Any:
     if name in _NOT_BUILT:
         raise AttributeError(f"disc_tf.{name} is not built yet; freeze the model and use optimize_graph_def")
     raise AttributeError(f"module 'disc_tf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """With the names that are imported on first use: for completion, and for whoever looks around."""
+    return sorted({*globals(), *__all__} - {"Any", "TYPE_CHECKING", "annotations"})

@@ -30,6 +30,7 @@ from disc_tf.commands.common import BAD_INPUT, INTERNAL_ERROR, MISSING_PACKAGES,
 from disc_tf.commands.kinds import is_standalone
 from disc_tf.commands.parser import Parser
 from disc_tf.extras import COMPILING, GRAPHS, MissingPackages, missing_packages, package_of, require
+from disc_tf.quiet import LEVEL, quiet_tensorflow
 from disc_tf.testing.tf_process import ProcessFailed, TfError
 
 _EXIT_CODES = """exit codes:
@@ -135,6 +136,8 @@ VERBS: dict[str, Verb] = {
     ),
 }
 
+_WITHOUT_TENSORFLOW = ("completion", "restore", "tune")
+
 
 def build_parser() -> Parser:
     parser = Parser(
@@ -144,7 +147,7 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
     sub = parser.add_subparsers(dest="verb", metavar="VERB")
     for name, verb in VERBS.items():
         p = sub.add_parser(
@@ -156,6 +159,8 @@ def build_parser() -> Parser:
             allow_abbrev=False,
         )
         verb.add_arguments(p)
+        if name not in _WITHOUT_TENSORFLOW:
+            p.add_argument("-v", "--verbose", action="store_true", help="show TensorFlow's own log lines")
         if name in config.VERBS:
             config.add_arguments(p)
     return parser
@@ -230,7 +235,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines are not ours to show
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text
     parser = build_parser()
@@ -253,7 +257,10 @@ def _main(argv: Sequence[str] | None) -> int:
         return 0
     try:
         require(args.verb, _extra(args), _packages(args))
-        return VERBS[args.verb].run(args)
+        if getattr(args, "verbose", False):
+            os.environ[LEVEL] = "0"
+        with quiet_tensorflow():
+            return VERBS[args.verb].run(args)
     except CommandError as e:
         print(f"disc-tf: {e}", file=sys.stderr)
         return e.code

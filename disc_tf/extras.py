@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 #: package (as pip knows it) -> module that it is imported by, where they differ
 _MODULES = {
@@ -38,10 +40,22 @@ class MissingPackages(ModuleNotFoundError):
     """Something needs packages that are not installed; the message has the way out. ``name``: a module of the first of them."""
 
 
-def advice(extra: str, missing: Iterable[str] = ()) -> str:
-    """The command that installs an extra, or several (``compiler,serve``). TensorFlow, which most leave out, is named if need be."""
+def advice(extra: str, missing: Iterable[str] = (), package: Path | None = None) -> str:
+    """The command that installs an extra, or several (``compiler,serve``), the way this package (or the one in ``package``) was installed.
+    TensorFlow, which most leave out, is named if need be."""
     tensorflow = extra == "serve" or ("tensorflow" in missing and "compiler" not in extra)
-    return f"pip install 'disc-tf[{extra}]'" + (" tensorflow" if tensorflow else "")
+    root = checkout(package or Path(__file__).parent)
+    if root is None:
+        what = shlex.quote(f"disc-tf[{extra}]")
+    else:
+        what = "-e " + shlex.quote(f"{'.' if root == Path.cwd() else root}[{extra}]")
+    return f"pip install {what}" + (" tensorflow" if tensorflow else "")
+
+
+def checkout(package: Path) -> Path | None:
+    """The source tree that a package's directory is part of; None where it was installed from a wheel."""
+    root = package.resolve().parent
+    return root if (root / "pyproject.toml").is_file() else None
 
 
 def absent(packages: Iterable[str]) -> list[str]:

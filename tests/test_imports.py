@@ -18,6 +18,7 @@ ORDER: dict[str, set[str]] = {
     "budget": set(),
     "extras": set(),
     "spelling": set(),
+    "quiet": set(),
     "report": set(),
     "publish": set(),
     "atomic": set(),
@@ -40,7 +41,7 @@ ORDER: dict[str, set[str]] = {
     "standalone": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version", "extras"},
 }
 #: users of the pipeline, which nothing of it may import: they see everything
-USERS = {"__init__", "cli", "commands", "insight", "just_in_time", "proof", "proof_saved_model", "report_html", "serving", "testing"}
+USERS = {"__init__", "__main__", "cli", "commands", "insight", "just_in_time", "proof", "proof_saved_model", "report_html", "serving", "testing"}
 USERS |= {"saved_model", "saved_model_files", "saved_model_freeze", "saved_model_report", "saved_model_rewrite", "saved_model_source"}
 USERS |= {"standalone_model", "remote"}
 #: room -> packages that it may import besides Python's own

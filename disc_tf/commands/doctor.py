@@ -21,8 +21,16 @@ _OPTIONAL = {
 }
 
 
+#: what, whether it is in order (None: it is not installed), detail
+Check = tuple[str, bool | None, str]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--need", action="append", default=[], choices=("compiler", "tensorflow", *_OPTIONAL), metavar="WHAT",
+        help="exit with 1 if this is missing: compiler, tensorflow, serve, remote or server (repeatable)",
+    )  # fmt: skip
 
 
 def _version(package: str) -> str:
@@ -34,9 +42,9 @@ def can_compile() -> bool:
     return not absent(["llvmlite"])
 
 
-def checks() -> list[tuple[str, bool, str]]:
-    """(what, ok, detail) of everything that can be wrong."""
-    out = [("python", sys.version_info >= (3, 11), platform.python_version())]
+def checks() -> list[Check]:
+    """(what, ok, detail) of everything that can be wrong; ok is None for what is missing and not everybody needs."""
+    out: list[Check] = [("python", sys.version_info >= (3, 11), platform.python_version())]
     try:
         out.append(("cpu target", True, native_target()))
     except RuntimeError as e:
@@ -54,11 +62,12 @@ def checks() -> list[tuple[str, bool, str]]:
             import llvmlite.binding  # noqa: F401
 
             lacks = absent(EXTRAS["compiler"])
-            out.append(("compiler", True, f"llvmlite {_version('llvmlite')}{f', without {_names(lacks)}' if lacks else ''}"))
+            version = f"llvmlite {_version('llvmlite')}"
+            out.append(("compiler", not lacks or None, f"{version}, lacks {_names(lacks)}; {advice('compiler')}" if lacks else version))
         except (ImportError, OSError) as e:
-            out.append(("compiler", False, f"{e}; install disc-tf[compiler] again"))
+            out.append(("compiler", False, f"{e}; {advice('compiler')} again"))
     else:
-        out.append(("compiler", True, f"not installed: optimised graphs run here; {advice('compiler')} to make them"))
+        out.append(("compiler", None, f"optimised graphs run here; {advice('compiler')} to make them"))
     return [*out, _op_library(), *_extras()]
 
 
@@ -66,21 +75,21 @@ def _names(packages: list[str]) -> str:
     return ", ".join(packages)
 
 
-def _extras() -> list[tuple[str, bool, str]]:
+def _extras() -> list[Check]:
     """Of the extras that not everybody needs: being without one is no fault."""
-    out = []
+    out: list[Check] = []
     for extra, purpose in _OPTIONAL.items():
         lacks = absent(EXTRAS[extra])
         detail = f"not installed ({purpose}): lacks {_names(lacks)}; {advice(extra)}" if lacks else f"installed ({purpose})"
-        out.append((extra, True, detail))
+        out.append((extra, None if lacks else True, detail))
     return out
 
 
-def _op_library() -> tuple[str, bool, str]:
+def _op_library() -> Check:
     """Without TensorFlow stand-alone files run all the same."""
     if absent(["tensorflow"]):
         detail = "no TensorFlow: stand-alone files run here (disc-tf run NAME.disc); install TensorFlow 2.16-2.21 for graphs"
-        return "op library", True, detail
+        return "op library", None, detail
     try:
         import tensorflow as tf
 
@@ -94,7 +103,7 @@ def _op_library() -> tuple[str, bool, str]:
         return "op library", False, f"{type(e).__name__}: {e}"
 
 
-def _packs() -> list[tuple[str, bool, str]]:
+def _packs() -> list[Check]:
     """Of the directory of packed weights, if one is set."""
     from pathlib import Path
 
@@ -110,7 +119,7 @@ def _packs() -> list[tuple[str, bool, str]]:
     return [("shared packs", True, f"{directory}: {len(sizes)} files, {sum(sizes) / 1e6:.1f} MB")]
 
 
-def _trust() -> list[tuple[str, bool, str]]:
+def _trust() -> list[Check]:
     """Of the policy that says which code is loaded, if there is one."""
     from disc_tf.runtime import DiscError, set_trust, trust_file
 
@@ -135,19 +144,26 @@ def _keys(file: str) -> str:
     return "; keys: " + ", ".join(f"{k.id}{' (revoked)' if k.revoked else ''}" for k in keys)
 
 
+_WORDS = {True: "ok", None: "missing", False: "failed"}
+#: names of ``--need`` -> the check that they stand for, where that has another name
+_CHECK_OF = {"tensorflow": "op library"}
+
+
 def run(args: argparse.Namespace) -> int:
     versions = {p: _version(p) for p in _PACKAGES}
     found = checks()
     targets = {t: all(f in cpu_flags() for f in fs) for t, fs in ISA_FEATURES.items()}
-    ok = all(good for _, good, _ in found)
+    needed = {_CHECK_OF.get(n, n) for n in args.need}
+    ok = all(good or (good is None and what not in needed) for what, good, _ in found)
     if args.json:
-        rows = [{"what": what, "ok": good, "detail": detail} for what, good, detail in found]
-        data = {"ok": ok, "versions": versions, "targets": targets, "can_compile": can_compile(), "checks": rows}
+        rows = [{"what": what, "ok": good is True, "status": _WORDS[good], "detail": detail} for what, good, detail in found]
+        missing = [what for what, good, _ in found if good is None]
+        data = {"ok": ok, "versions": versions, "targets": targets, "can_compile": can_compile(), "missing": missing, "checks": rows}
         print(json.dumps(data, indent=2))
         return OK if ok else INTERNAL_ERROR
     for name, version in versions.items():
         print(f"{name:12s} {version}")
     print("targets      " + ", ".join(f"{t} ({'runs here' if good else 'not on this CPU'})" for t, good in targets.items()))
     for what, good, detail in found:
-        print(f"{'ok  ' if good else 'FAIL'} {what}: {detail}")
+        print(f"{'FAILED' if good is False else _WORDS[good]:7s} {what}: {detail}")
     return OK if ok else INTERNAL_ERROR

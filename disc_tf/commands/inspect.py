@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     if args.report:
         write_report(args.report, result.report, args.input)
+        print(f"wrote {args.report}", file=sys.stderr)
     if args.draw:
         _draw(args.draw, result.report)
     if not args.explain:
@@ -125,3 +127,4 @@ def _draw(path: str, report: Any) -> None:
     status = {c.name: c.status for c in report.clusters}
     make = to_svg if Path(path).suffix.lower() == ".svg" else to_dot
     write_atomically(path, make(report.drawing, status).encode("utf-8", "replace"))
+    print(f"wrote {path}", file=sys.stderr)

@@ -212,10 +212,12 @@ def table(p: ClusterProfile) -> list[str]:
     if p.message:
         return [f"{head}: not timed: {p.message}"]
     sums = totals(p)
+    notes = dict.fromkeys(k.note for k in p.kernels if k.note)
+    marks = {note: "*" * (i + 1) for i, note in enumerate(notes)}
     rows = [
         [
             f"{k.us:.1f}", _or(k.predicted_us, "{:.1f}"), str(k.calls), k.kind, _or(k.flops and k.flops / 1e6, "{:.1f}"),
-            _or(k.bytes and k.bytes / 1e3, "{:.0f}"), _or(k.roofline and 100 * k.roofline, "{:.0f} %"), k.bound, _nodes(k.nodes, k.symbol),
+            _or(k.bytes and k.bytes / 1e3, "{:.0f}"), _or(k.roofline and 100 * k.roofline, "{:.0f} %") + marks.get(k.note, ""), k.bound, _nodes(k.nodes, k.symbol),
         ]
         for k in p.kernels
     ]  # fmt: skip
@@ -231,7 +233,7 @@ def table(p: ClusterProfile) -> list[str]:
         for r in [names, *rows]
     ]
     order = f"; rank correlation of predictions with times {sums.correlation:.2f}" if sums.correlation is not None else ""
-    return [f"{head}: {p.run_us:.1f} us a run, {p.other_us:.1f} us of them beside these kernels{order}", *lines]
+    return [f"{head}: {p.run_us:.1f} us a run, {p.other_us:.1f} us of them beside these kernels{order}", *lines, *(f"{marks[n]:2} {n}" for n in notes)]
 
 
 def _or(value: float | None, form: str) -> str:

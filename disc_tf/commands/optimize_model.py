@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,7 @@ def run_inspect(args: argparse.Namespace, options: Options) -> int:
         raise CommandError(str(e), BAD_INPUT) from e
     if args.report:
         write_report(args.report, report, args.input)
+        print(f"wrote {args.report}", file=sys.stderr)
     if not args.explain:
         print(report.to_json() if args.json else report.to_text())
     if options.strict and not report.clusters_of_all:

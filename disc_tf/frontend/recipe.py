@@ -179,7 +179,10 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
         size = int.from_bytes(raw[:4], "little")
         head = json.loads(raw[4 : 4 + size])
         if head["version"] != VERSION:
-            raise GraphError(f"the graph's restore recipe has version {head['version']}, this disc_tf reads {VERSION}")
+            raise GraphError(
+                f"the graph was optimised by another disc_tf: its restore recipe has version {head['version']}, this one reads {VERSION}; "
+                "upgrade disc-tf here, or take the original"
+            )
         return head, raw[4 + size :]
     except GraphError:
         raise

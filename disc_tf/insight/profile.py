@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from disc_tf.runtime.executable import Executable
     from disc_tf.runtime.recording import LaunchTime
 
+#: why a kernel may be faster than the limits that `insight.roofline` measured
+ABOVE_COMPUTE = (
+    "faster than the multiply-adds measured, which are of f32: bf16 and int8 products have higher peaks, "
+    "and a core's clock may have been higher than it was then"
+)
+ABOVE_MEMORY = (
+    "faster than memory that holds as many bytes as it moves: some were still in a nearer cache, where the kernel before it or an earlier run "
+    "left them, or were not touched at all"
+)
 #: seconds that the runs of one cluster take in all
 SECONDS = 0.5
 
@@ -285,6 +294,8 @@ def _weigh(entry: KernelTime, work: Sequence[Demand], machine: Machine, constant
     entry.flops, entry.bytes = sum(w.flops for w in work) * each, sum(w.traffic for w in work) * each
     least, entry.bound = machine.least_us(entry.flops / entry.calls, entry.bytes / entry.calls)
     entry.roofline = least * entry.calls / entry.us if entry.us else None
+    if entry.roofline is not None and entry.roofline > 1:
+        entry.note = ABOVE_COMPUTE if entry.bound == "compute" else ABOVE_MEMORY
     if entry.kind != "library":  # nothing is known of what it computes
         found = [predict(w, machine, constants) for w in work]
         entry.predicted_us = sum(p.us for p in found) * each

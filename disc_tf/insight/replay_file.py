@@ -151,7 +151,11 @@ def read_replay(path: str | Path) -> Replay:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read("manifest.json"))
             if manifest["format"] != FORMAT:
-                raise ReplayError(f"{path}: replay format {manifest['format']}, this version reads {FORMAT}")
+                made_by = dict(manifest.get("versions", {})).get("disc_tf", "another version")
+                raise ReplayError(
+                    f"{path}: disc_tf {made_by} made it: its replay format is {manifest['format']}, this version reads {FORMAT}; "
+                    "upgrade disc-tf here, or capture it again with this version"
+                )
             feeds = {}
             for i, entry in enumerate(manifest["inputs"]):
                 value = np.load(io.BytesIO(archive.read(f"inputs/{i}.npy")), allow_pickle=False)

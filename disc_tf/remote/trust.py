@@ -29,6 +29,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from disc_tf.extras import advice
 from disc_tf.remote.messages import message_class
 from disc_tf.runtime.artifact import Artifact, SignedStatement, unpack
 from disc_tf.runtime.identity import code_identity
@@ -230,7 +231,7 @@ def _verify_bytes(key: TrustedKey, signature: Any) -> None:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     except ImportError as e:
-        raise TrustError("checking signatures needs the package cryptography: pip install 'disc-tf[remote]'") from e
+        raise TrustError(f"checking signatures needs the package cryptography: {advice('remote')}") from e
     try:
         Ed25519PublicKey.from_public_bytes(key.public).verify(signature.signature, signature.statement)
     except (InvalidSignature, ValueError):

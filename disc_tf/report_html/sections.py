@@ -82,7 +82,7 @@ def _machine(machine: Mapping[str, Any]) -> Markup:
     said = (
         f"Measured here with {machine['threads']} threads of {machine['isa']}: {machine['gflops']:.0f} GFLOP/s (f32), {levels}. "
         "A kernel's share of the roofline is the least time that these allow for its products and for moving its inputs and outputs once, "
-        "over the time that it took. What finds its inputs in a nearer cache than its size says can exceed 100 %. "
+        "over the time that it took. "
         "Predicted times are those of the cost model that the compiler decides by, with this machine's rates."
     )
     return tag("p", said, class_="quiet")
@@ -126,7 +126,12 @@ def _profile(p: ClusterProfile) -> list[Markup]:
         )  # fmt: skip
     head = ["kernel", "kind", "launches", "ms", "% of run", "", "predicted ms"]
     head += ["GFLOP/s", "GB/s", "% of roofline", "bound by", "original nodes"]
-    return [tag("p", line), table(head, rows)]
+    above: dict[str, list[str]] = {}
+    for k in p.kernels:
+        if k.note:
+            above.setdefault(k.note, []).append(k.symbol)
+    notes = [tag("p", f"Above 100 % of the roofline: {', '.join(names)}: {note}.", class_="quiet") for note, names in above.items()]
+    return [tag("p", line), table(head, rows), *notes]
 
 
 def roofline(report: Report) -> Section | None:

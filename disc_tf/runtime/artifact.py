@@ -60,6 +60,12 @@ class ArtifactError(ValueError):
     """The bytes are not a well-formed artefact, or the Artifact breaks a rule of the format."""
 
 
+def newer(what: str, why: str, made_by: str = "") -> ArtifactError:
+    """The error for what a later version wrote, to be raised."""
+    by = f" ({made_by})" if made_by else ""
+    return ArtifactError(f"{what}: a newer disc_tf{by} made it: {why}; upgrade disc-tf here, or optimise the model again with this version")
+
+
 @dataclass(frozen=True)
 class ArgSpec:
     """One argument of the executable.
@@ -433,11 +439,15 @@ def _read_code(payload: memoryview) -> TargetCode:
 
 
 def _read_sections(data: memoryview) -> list[tuple[bytes, memoryview]]:
+    if data[:7] == MAGIC[:7] and len(data) > 7 and data[7] > MAGIC[7]:
+        raise newer("artefact", f"its layout is {data[7]}, this version reads {MAGIC[7]}")
     if len(data) < HEADER.size or data[:8] != MAGIC:
         raise ArtifactError("not a disc_tf artefact (wrong magic number)")
     magic, version, count, total, digest, crc, zero = HEADER.unpack_from(data)
+    if version > FORMAT_VERSION:
+        raise newer("artefact", f"its format is {version}, this version reads {FORMAT_VERSION}")
     if version != FORMAT_VERSION:
-        raise ArtifactError(f"artefact format {version} is not supported (this build reads {FORMAT_VERSION})")
+        raise ArtifactError(f"artefact format {version} does not exist: the artefact is corrupt")
     if total != len(data):
         raise ArtifactError(f"artefact is truncated or padded: {len(data)} bytes, its header says {total}")
     if count > MAX_SECTIONS or HEADER.size + count * ENTRY.size > total:
@@ -454,7 +464,7 @@ def _read_sections(data: memoryview) -> list[tuple[bytes, memoryview]]:
         if not bulk and zlib.crc32(payload) != want:
             raise ArtifactError(f"section {tag!r}: checksum does not match, the artefact is corrupt")
         if tag not in _KNOWN and flags & FLAG_REQUIRED:
-            raise ArtifactError(f"section {tag!r} is required but not known to this version")
+            raise newer("artefact", f"its section {tag!r} is required, and not known to this version")
         sections.append((tag, payload))
     return sections
 
@@ -468,6 +478,8 @@ def unpack(data: bytes | memoryview) -> Artifact:
         raise ArtifactError(f"{len(metas)} META sections, one is needed")
     m = _Reader(metas[0], "META section").record()
     version, abi, name = m.text(), m.u32(), m.text()
+    if abi > ABI_VERSION:
+        raise newer("artefact", f"its runtime ABI is {abi}, this version has {ABI_VERSION}", version)
     args = m.list(lambda: _read_arg(m.record()))
     results = m.list(lambda: _read_result(m.record()))
     checks = m.list(lambda: _read_check(m.record()))

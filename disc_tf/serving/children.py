@@ -69,7 +69,7 @@ class Children:
         if self.stopped:
             raise Stopped
         root = str(Path(__file__).parents[2])
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ}
         environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         # files, not pipes: nobody reads while it works
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from disc_tf.extras import advice
 from disc_tf.publish import SAVED_MODEL_FILES, PublishError, remove_tree, staged
 from disc_tf.scratch import scratch
 from disc_tf.serving.versions import fingerprint, not_a_base, version_directories, version_number
@@ -153,7 +154,7 @@ class ObjectStore:
         try:
             import fsspec
         except ModuleNotFoundError as e:
-            raise StoreError(f"{url}: needs fsspec: pip install 'disc-tf[serve]'") from e
+            raise StoreError(f"{url}: needs fsspec: {advice('serve')}") from e
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as e:

@@ -17,6 +17,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
+from disc_tf.quiet import without_noise
 from disc_tf.testing.fork_server import ForkedChild, Server, ServerFailed
 from disc_tf.testing.tf_worker import read_message, write_message
 
@@ -180,7 +181,7 @@ class Child:
             self.dead = True
             code = self._child.wait()
             self._stderr.seek(0)
-            tail = self._stderr.read().decode(errors="replace")[-2000:]
+            tail = without_noise(self._stderr.read().decode(errors="replace"))[-2000:]
             raise ProcessFailed(f"the TensorFlow process ended with status {code} during {command!r}\n{tail}")
         status, value = reply
         if status == "error":

@@ -250,7 +250,7 @@ def test_without_the_compiler(graph: Path, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(builtins, "__import__", absent)
     assert run("optimize", graph, "-o", tmp_path / "out.pb", *QUICK) == 1
-    assert "pip install 'disc-tf[compiler]'" in capsys.readouterr().err
+    assert "[compiler]'" in capsys.readouterr().err
 
 
 # ---- results ------------------------------------------------------------------------------------------------------------

@@ -31,6 +31,11 @@ sys.meta_path.insert(0, Hidden())
 ALL = {m.partition(".")[0] for m in (extras._MODULES.get(p, p) for named in extras.EXTRAS.values() for p in named)} | {"keras"}
 
 
+def hint(extra: str) -> str:
+    """How an extra is installed in processes of these tests: from this checkout, which is not their working directory."""
+    return f"pip install -e '{ROOT}[{extra}]'"
+
+
 def without(hidden: set[str], directory: Path, *command: object) -> subprocess.CompletedProcess[str]:
     """Runs ``python COMMAND`` where the modules are not."""
     (directory / "hide").mkdir(exist_ok=True)
@@ -95,7 +100,47 @@ def test_numpy_is_enough_for_the_doctor(tmp_path: Path) -> None:
     assert "stand-alone files run here" in rows["op library"]["detail"]
     for extra, package in (("compiler", "compiler"), ("serve", "aiohttp"), ("remote", "zstandard"), ("server", "prometheus-client")):
         detail = rows[extra]["detail"]
-        assert rows[extra]["ok"] and "not installed" in detail and package in detail and f"pip install 'disc-tf[{extra}]'" in detail
+        assert not rows[extra]["ok"] and rows[extra]["status"] == "missing" and extra in told["missing"] and package in detail and hint(extra) in detail
+
+
+@pytest.mark.parametrize(
+    ("hidden", "need", "code", "missing"),
+    [
+        ({"aiohttp"}, [], 0, {"serve"}),
+        ({"aiohttp"}, ["serve"], 1, {"serve"}),
+        ({"aiohttp"}, ["remote"], 0, {"serve"}),
+        ({"tensorflow"}, ["tensorflow"], 1, {"compiler", "op library"}),
+        ({"llvmlite"}, ["compiler"], 1, {"compiler", "server"}),
+    ],
+    ids=str,
+)
+def test_the_doctor_marks_what_is_missing(hidden: set[str], need: list[str], code: int, missing: set[str], tmp_path: Path) -> None:
+    hidden = hidden | {"tensorflow"}  # which takes seconds to import
+    missing = missing | {"compiler", "op library"}
+    flags = [f for n in need for f in ("--need", n)]
+    done = cli(hidden, tmp_path, "doctor", *flags)
+    rows = {line.split(": ")[0] for line in done.stdout.splitlines() if line.startswith("missing")}
+    assert done.returncode == code and {r.removeprefix("missing ").strip() for r in rows} == missing, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("files", "there", "command"),
+    [
+        (["lib/disc_tf/extras.py"], "", "pip install 'disc-tf[serve]' tensorflow"),
+        (["src/disc_tf/extras.py", "src/pyproject.toml"], "", "pip install -e {root}/src[serve] tensorflow"),
+        (["src/disc_tf/extras.py", "src/pyproject.toml"], "src", "pip install -e '.[serve]' tensorflow"),
+    ],
+    ids=["wheel", "checkout", "in the checkout"],
+)
+def test_hints_match_the_installation(
+    files: list[str], there: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path / there)
+    found = extras.advice("serve", package=(tmp_path / files[0]).parent)
+    assert found.replace("'", "") == command.format(root=tmp_path).replace("'", "") and "'" in found
 
 
 @pytest.mark.parametrize(
@@ -114,7 +159,7 @@ def test_others_say_what_to_install(arguments: list[str], extra: str, graph: G, 
     (tmp_path / "g.pb").write_bytes(graph.proto.SerializeToString())
     done = cli(ALL, tmp_path, *(a.format(graph=tmp_path / "g.pb") for a in arguments))
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "needs more packages (" in done.stderr and "protobuf" in done.stderr and f"pip install 'disc-tf[{extra}]'" in done.stderr
+    assert "needs more packages (" in done.stderr and "protobuf" in done.stderr and hint(extra) in done.stderr
     assert not (tmp_path / "out.pb").exists() and not (tmp_path / "to").exists()
 
 
@@ -124,14 +169,15 @@ def test_a_missing_remote_client_has_the_same_code(graph: G, tmp_path: Path) -> 
     assert done.returncode == 1 and "--remote needs more packages (grpcio" in done.stderr
 
 
-def test_a_package_that_is_asked_for_late_is_of_the_right_extra() -> None:
+def test_a_package_that_is_asked_for_late_is_of_the_right_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     from disc_tf.cli import _lacking, build_parser
 
     late = ModuleNotFoundError("No module named 'zstandard'", name="zstandard")
     told = _lacking(build_parser().parse_args(["optimize", "g.pb", "--remote-dry-run"]), late)
-    assert str(told) == "optimize needs more packages (zstandard): pip install 'disc-tf[remote]'"
+    assert str(told) == f"optimize needs more packages (zstandard): {hint('remote')}"
     late = ModuleNotFoundError("No module named 'tensorflow.python'", name="tensorflow.python")
-    assert "pip install 'disc-tf[serve]' tensorflow" in str(_lacking(build_parser().parse_args(["serve", "models"]), late))
+    assert f"{hint('serve')} tensorflow" in str(_lacking(build_parser().parse_args(["serve", "models"]), late))
     assert _lacking(build_parser().parse_args(["doctor"]), ModuleNotFoundError("No module named 'ours'", name="ours")) is None
 
 
@@ -139,7 +185,7 @@ def test_a_server_without_its_packages_has_the_same_code(tmp_path: Path) -> None
     program = "import sys; from disc_tf_server.cli import main; sys.exit(main(sys.argv[1:]))"
     done = without({"grpc"}, tmp_path, "-c", program, "--data-dir", tmp_path / "data")
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "the server needs more packages (grpcio" in done.stderr and "pip install 'disc-tf[server]'" in done.stderr
+    assert "the server needs more packages (grpcio" in done.stderr and hint("server") in done.stderr
 
 
 def test_the_python_api_says_what_to_install(graph: G, tmp_path: Path) -> None:
@@ -164,7 +210,7 @@ for call in (
     done = without({"llvmlite"}, tmp_path, "-c", program)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines == ["compiling needs more packages (llvmlite): pip install 'disc-tf[compiler]'"] * 5
+    assert lines == [f"compiling needs more packages (llvmlite): {hint('compiler')}"] * 5
     assert not (tmp_path / "m.disc").exists() and not (tmp_path / "out").exists()
 
 
@@ -175,7 +221,7 @@ def test_a_missing_package_is_no_verdict_on_a_model(tmp_path: Path) -> None:
     (version / "saved_model.pb").write_bytes(b"\x08\x01")
     arguments = ("serving", "prepare", tmp_path / "in", "--to", tmp_path / "out", "--quiet-seconds", "0")
     done = cli({"llvmlite"}, tmp_path, *arguments)
-    assert done.returncode == 1 and "serving needs more packages (llvmlite): pip install 'disc-tf[compiler,serve]'" in done.stderr
+    assert done.returncode == 1 and f"serving needs more packages (llvmlite): {hint('compiler,serve')}" in done.stderr
     assert not (tmp_path / "out").exists()
     program = """
 import os, sys

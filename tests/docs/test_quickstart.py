@@ -57,7 +57,7 @@ def test_the_path_works(tmp_path: Path) -> None:
             done = subprocess.run(["bash", "-c", content], cwd=work, env=environment, capture_output=True, text=True, timeout=900)
             assert done.returncode == 0, f"{content}\n{done.stdout}\n{done.stderr}"
             said[content.split()[1]] = done.stdout
-    assert "FAIL" not in said["doctor"]
+    assert "FAILED" not in said["doctor"]
     assert "would be compiled" in said["inspect"]
     assert "verified against TensorFlow" in said["optimize"]
     assert said["use_model.py"].count("TensorShape([2, ") == 3

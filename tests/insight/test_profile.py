@@ -13,6 +13,8 @@ from disc_tf.costs import LAUNCH_US, Machine, predict
 from disc_tf.frontend.tfproto import graph_from_bytes, serialized
 from disc_tf.insight.capture import launch_inputs
 from disc_tf.insight.profile import (
+    ABOVE_COMPUTE,
+    ABOVE_MEMORY,
     arena_over_time,
     argument_dims,
     compile_for_profile,
@@ -31,7 +33,9 @@ from disc_tf.insight.roofline import cache_sizes, measure, working_sets
 from disc_tf.ir.dims import Dim, dmax
 from disc_tf.optimizer import optimize_graph_def
 from disc_tf.options import Options
-from disc_tf.report import ClusterReport, KernelReport, MemoryReport
+from disc_tf.report import ClusterProfile, ClusterReport, KernelReport, MemoryReport
+from disc_tf.report_html.markup import join
+from disc_tf.report_html.sections import _profile
 from disc_tf.runtime.cpu import native_target
 from disc_tf.runtime.recording import LaunchTime
 from disc_tf.standalone import compile_graph_def
@@ -98,6 +102,25 @@ def test_kernels_of_one_step_are_one_entry() -> None:
     assert first.roofline == pytest.approx(8000 / 100.0 / 1e3 / 8.0)
     assert (second.symbol, second.flops, second.roofline, second.predicted_us) == ("q", None, None, None)
     assert (third.symbol, third.kind, third.nodes, third.predicted_us) == ("other", "general body", ["z"], None)
+
+
+@pytest.mark.parametrize(
+    ("flops", "traffic", "ns", "note"),
+    [
+        ("100000", "8", 900, ABOVE_COMPUTE),
+        ("100000", "8", 1100, ""),
+        ("2", "1000000", 1000, ABOVE_MEMORY),
+        ("2", "1000000", 1_000_000, ""),
+    ],
+)
+def test_what_beats_the_roofline_says_why(flops: str, traffic: str, ns: int, note: str) -> None:
+    cluster = ClusterReport("c", 1, kernels=[KernelReport("p", "gemm", ["m"], flops, [traffic], [["p"]])])
+    (found,) = kernel_times(cluster, [[LaunchTime("p", 1, ns)]], {}, {}, MACHINE)
+    assert found.roofline is not None and (found.roofline > 1) == bool(note) and found.note == note
+    said = "\n".join(table(ClusterProfile("c", {}, 1, 2.0, 0.0, [found])))
+    assert (f"\n*  {note}" in said and " %*  " in said) if note else "*" not in said
+    page = str(join(_profile(ClusterProfile("c", {}, 1, 2.0, 0.0, [found]))))
+    assert ("Above 100 % of the roofline: p: faster than" in page) == bool(note)
 
 
 def test_what_a_launch_asks_for() -> None:

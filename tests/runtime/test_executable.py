@@ -127,7 +127,7 @@ def test_errors_have_code_message_and_node(w, x, n, code, message, node, threads
     ("args", "error", "message"),
     [
         ([np.ones(3, np.float64), np.ones((2, 3), np.float32), _n(1)], TypeError, "argument w: f32 is needed"),
-        ([np.ones(3, np.float32), np.ones(3, np.float32), _n(1)], DiscError, r"input 1 \(x\) has shape \[3\], \[\?,\?\]"),
+        ([np.ones(3, np.float32), np.ones(3, np.float32), _n(1)], DiscError, r"input x \(1 of 2\) has shape \[3\], \[\?,\?\]"),
         ([np.ones(3, np.float32), np.ones((2, 3), np.float32)], TypeError, "3 arguments are needed"),
     ],
 )
@@ -233,7 +233,7 @@ def test_staged_run_without_all_inputs():
 def test_input_given_twice():
     run = Executable.from_artifact(toy.artifact()).start()
     run.set_input(2, _n(1))
-    with pytest.raises(DiscError, match=r"input 2 \(n\) was given twice"):
+    with pytest.raises(DiscError, match=r"input n \(2 of 2\) was given twice"):
         run.set_input(2, _n(1))
     with pytest.raises(DiscError):
         run.finish()

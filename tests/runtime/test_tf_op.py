@@ -106,7 +106,7 @@ def test_grappler_folds_a_launch_of_constants():
         (np.full((9, 4), 666, np.float32), 1, tf.errors.OutOfRangeError, "666 is not allowed .*original node: scale/Assert"),
         (np.zeros((2, 4), np.float32), -1, tf.errors.InvalidArgumentError, "n must not be negative"),
         (np.zeros((2, 4), np.float32), 2**62, tf.errors.ResourceExhaustedError, "overflows"),
-        (np.zeros(4, np.float32), 1, tf.errors.InvalidArgumentError, r"input 1 \(x\) has shape \[4\]"),
+        (np.zeros(4, np.float32), 1, tf.errors.InvalidArgumentError, r"input x \(1 of 2\) has shape \[4\]"),
     ],
 )
 def test_errors(x, n, error, text):

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "disc_ral.h"
 #include "disc_ral_abi.h"
 
 namespace disc {
@@ -286,8 +287,33 @@ std::map<std::string, std::vector<std::string>> read_kernel_nodes(const uint8_t*
   return found;
 }
 
+std::string called(const Artifact& a, size_t arg) {
+  const TensorSpec& spec = a.args[arg];
+  if (spec.kind == DISC_KIND_CONST) return "constant " + spec.name;
+  size_t position = 0, inputs = 0;
+  for (size_t i = 0; i < a.args.size(); ++i) {
+    if (a.args[i].kind == DISC_KIND_CONST) continue;
+    ++inputs;
+    if (i <= arg) ++position;
+  }
+  const std::string of = inputs > 1 ? " (" + std::to_string(position) + " of " + std::to_string(inputs) + ")" : "";
+  return "input " + spec.name + of;
+}
+
+namespace {
+
+// What was written by a version that this one does not know.
+Status newer(const std::string& what, const std::string& made_by = "") {
+  return Status(kUnimplemented, "artefact: a newer disc_tf" + (made_by.empty() ? "" : " (" + made_by + ")") + " made it: " + what +
+                                    "; upgrade disc-tf here, or optimise the model again with this version");
+}
+
+}  // namespace
+
 Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
   *out = Artifact();
+  if (size >= 8 && std::memcmp(data, "DISCTF\0", 7) == 0 && data[7] > 1)
+    return newer("its layout is " + std::to_string(data[7]) + ", this library reads 1");
   if (size < kHeaderSize || std::memcmp(data, "DISCTF\0\1", 8) != 0)
     return Status(kInvalidArgument, "artefact: these bytes are not a disc_tf artefact (wrong magic number)");
   Reader h(data + 8, kHeaderSize - 8);
@@ -296,9 +322,9 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
   const uint64_t total = h.number<uint64_t>();
   std::memcpy(out->digest.data(), h.take(32), 32);
   const uint32_t crc = h.u32();
-  if (version != kFormatVersion)
-    return Status(kUnimplemented, "artefact: format " + std::to_string(version) + " is not supported, this library reads " +
-                                      std::to_string(kFormatVersion) + "; update disc_tf or optimise the graph again");
+  if (version > kFormatVersion)
+    return newer("its format is " + std::to_string(version) + ", this library reads " + std::to_string(kFormatVersion));
+  if (version != kFormatVersion) return corrupt("there is no format " + std::to_string(version));
   if (total != size) return corrupt("truncated or padded (" + std::to_string(size) + " of " + std::to_string(total) + " bytes)");
   if (count > kMaxSections || kHeaderSize + count * kEntrySize > size) return corrupt("the section table does not fit");
   std::vector<uint8_t> head(data, data + kHeaderSize + count * kEntrySize);
@@ -329,13 +355,14 @@ Status parse_artifact(const uint8_t* data, size_t size, Artifact* out) {
       out->kernel_nodes = data + offset;
       out->kernel_nodes_size = length;
     } else if (flags & kFlagRequired) {
-      return Status(kUnimplemented, "artefact: section " + tag + " is required but not known to this library");
+      return newer("its section " + tag + " is required, and not known to this library", out->compiler_version);
     }
   }
   if (metas != 1) return corrupt("the META section is missing");
-  if (out->abi_version == 0 || out->abi_version > DISC_ABI_VERSION)
-    return Status(kUnimplemented, "artefact: runtime ABI " + std::to_string(out->abi_version) + " is not supported, this library has " +
-                                      std::to_string(DISC_ABI_VERSION) + "; update disc_tf");
+  if (out->abi_version > DISC_ABI_VERSION)
+    return newer("its runtime ABI is " + std::to_string(out->abi_version) + ", this library has " + std::to_string(DISC_ABI_VERSION),
+                 out->compiler_version);
+  if (out->abi_version == 0) return corrupt("there is no runtime ABI 0");
   DISC_RETURN_IF_ERROR(check(*out));
   return check_constants(*out);
 }

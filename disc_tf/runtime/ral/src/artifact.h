@@ -76,6 +76,9 @@ int32_t dtype_size(int32_t dtype);
 // Kernel -> the original nodes that it computes, as far as the section is well-formed.
 std::map<std::string, std::vector<std::string>> read_kernel_nodes(const uint8_t* data, size_t size);
 
+// An argument as messages name it: constants by their names, inputs also by their place among those that are given.
+std::string called(const Artifact& a, size_t arg);
+
 Status parse_artifact(const uint8_t* data, size_t size, Artifact* out);
 
 uint32_t crc32(const uint8_t* data, size_t size, uint32_t crc = 0);

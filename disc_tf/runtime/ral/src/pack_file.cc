@@ -51,7 +51,9 @@ Status damaged(const std::string& why) { return Status(kDataLoss, why); }
 
 Status check_header(const Header& h, const char* key, size_t file_size, const std::string& wanted) {
   if (std::memcmp(h.magic, kMagic, sizeof(kMagic)) != 0) return damaged("is not a pack");
-  if (h.version != kPackVersion) return Status(kFailedPrecondition, "is of format " + std::to_string(h.version) + ", this runtime has " + std::to_string(kPackVersion));
+  if (h.version != kPackVersion)
+    return Status(kFailedPrecondition, "is of format " + std::to_string(h.version) + ", this runtime reads " + std::to_string(kPackVersion) +
+                                           ": another version of disc_tf shares the directory");
   if (h.data_offset > kMaxHeader || h.data_offset % kPackAlignment != 0 || h.key_bytes > h.data_offset || sizeof(h) + h.key_bytes > h.data_offset ||
       h.data_offset > file_size || h.data_bytes != file_size - h.data_offset || h.data_bytes == 0)
     return damaged("is cut off, or its header is damaged");

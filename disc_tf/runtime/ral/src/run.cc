@@ -133,9 +133,10 @@ disc_context::~disc_context() {
 
 int32_t disc_context::set_input(int32_t index, const disc_memref& value, bool copy_dims) {
   if (index < 0 || static_cast<size_t>(index) >= own_inputs_.size())
-    return fail_internally(Code::kInvalidArgument, "there is no input " + std::to_string(index));
+    return fail_internally(Code::kInvalidArgument,
+                           "there is no argument " + std::to_string(index) + ", the model has " + std::to_string(own_inputs_.size()));
   const TensorSpec& spec = artifact().args[index];
-  auto what = [&] { return "input " + std::to_string(index) + " (" + spec.name + ")"; };
+  auto what = [&] { return disc::called(artifact(), index); };
   if (is_bound(index)) return fail_internally(Code::kInvalidArgument, what() + " has its value in the file");
   if (own_present_[index]) return fail_internally(Code::kFailedPrecondition, what() + " was given twice");
   bool fits = value.rank == static_cast<int64_t>(spec.dims.size());
@@ -256,7 +257,7 @@ void disc_context::fail(int32_t code, int32_t check_id) {
 
 const disc_memref* disc_context::recv_input(int32_t index) {
   if (index >= 0 && static_cast<size_t>(index) < inputs_->size() && (*present_)[index]) return &(*inputs_)[index];
-  fail_internally(Code::kInternal, "the compiled code asked for input " + std::to_string(index) + ", which is not there");
+  fail_internally(Code::kInternal, "the compiled code asked for " + (static_cast<size_t>(index) < artifact().args.size() ? disc::called(artifact(), index) : "argument " + std::to_string(index)) + ", which is not there");
   return nullptr;
 }
 
@@ -303,7 +304,7 @@ int32_t disc_context::alias_output(int32_t index, int32_t input, int32_t rank, c
   tensor_bytes(in->rank, in->dims, disc::dtype_size(artifact().args[input].dtype), &in_bytes, &negative);
   if (bytes != in_bytes) return fail_internally(Code::kInternal, "a view has another size than its input");
   if (const int32_t rc = options_.alias_output(options_.user, index, input, rank, dims); rc != 0)
-    return fail_internally(rc, "result " + artifact().results[index].name + " could not be made a view of input " + artifact().args[input].name);
+    return fail_internally(rc, "result " + artifact().results[index].name + " could not be made a view of " + disc::called(artifact(), input));
   outputs_[index] = Output::kMade;
   return 0;
 }
@@ -412,7 +413,7 @@ Status disc_context::build(int32_t index, bool by_buffer, PreparedData* data) {
     for (uint32_t i : artifact().prepared[index].args) {
       if (!artifact().args[i].digest.empty()) continue;
       void* handle = options_.retain_input(options_.user, static_cast<int32_t>(i));
-      if (!handle) return Status(Code::kInternal, "input " + artifact().args[i].name + " could not be kept");
+      if (!handle) return Status(Code::kInternal, disc::called(artifact(), i) + " could not be kept");
       data->releases.push_back([release = options_.release_input, handle] { release(handle); });
     }
   }
