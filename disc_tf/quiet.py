@@ -1,7 +1,7 @@
 """TensorFlow's start-up lines (oneDNN, CUDA, absl) kept off standard error; what it says of a failure stays.
 
-`TF_CPP_MIN_LOG_LEVEL` does not reach what absl logs while the libraries are loaded, so the lines are filtered, in a process of its own: what
-TensorFlow says before it aborts (instructions that the CPU lacks, for instance) must still arrive. Imports the standard library only.
+`TF_CPP_MIN_LOG_LEVEL` does not reach what absl logs while the libraries are loaded, so the lines are filtered, by a process of its own:
+what TensorFlow says before it aborts (instructions that the CPU lacks, for instance) must still arrive. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _NOISE = (
     r"|(E0000|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.]\d+: E) .*Unable to register cu\w+ factory"
     r"|To enable the following instructions: .* rebuild TensorFlow"
 )
-_FILTER = "import os, re, sys\nn = re.compile(sys.argv[1].encode())\nfor line in sys.stdin.buffer:\n    n.match(line) or os.write(2, line)\n"
+_FILTER = "import os, re, sys\n"
+_FILTER += "n = re.compile(sys.argv[1].encode())\nfor line in sys.stdin.buffer:\n    n.match(line) or os.write(2, line)\n"
 
 
 def without_noise(text: str) -> str:

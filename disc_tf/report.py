@@ -91,7 +91,8 @@ class Drawing:
 class KernelTime:
     """Launches of one kernel in a profiled run. ``us``: of all its launches together. ``flops``, ``bytes``: of all launches, None if not
     known. ``roofline``: the least time that the machine would need for them over the time taken. ``predicted_us``: of all launches, by the
-    cost model (`disc_tf.costs`), and ``bound`` what takes most of that: compute, memory or launch. ``note``: why ``roofline`` is above 1."""
+    cost model (`disc_tf.costs`), and ``bound`` what takes most of that: compute, memory or launch. ``note``:
+    why ``roofline`` is above 1."""
 
     symbol: str
     kind: str

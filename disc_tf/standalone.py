@@ -38,6 +38,7 @@ from disc_tf.version import __version__
 
 if TYPE_CHECKING:
     from disc_tf.compiler import CompiledCluster
+    from disc_tf.runtime.artifact import Artifact
 
 #: nodes that `NotWhole` names in its message
 _SHOWN = 8
@@ -89,7 +90,8 @@ def compile_graph_def(
     """Compile a frozen graph whole and write it to ``path`` (``.disc``), which is replaced at once or not at all.
 
     outputs: tensors (``name:port``) or ops; None takes the graph's data sinks. inputs: the placeholders that the file may ask for (None:
-    all that the outputs need); one that no output needs is not in the file. names: tensor or node -> name in the file's signature, by
+    all that the outputs need); one that no output needs is not in the file, whose runners take a value of it and do without.
+    names: tensor or node -> name in the file's signature, by
     default as it is called here without a ``:0``. title: the model's name in errors (the file's by default). profile: code whose every
     launch can be recorded (`disc_tf.runtime.record`), a little slower. options, overrides: `Options`.
     Raises `NotWhole` with each node that is not compiled, `GraphError` for a graph or names that do not fit, `NotCompiled` (time_budget,
@@ -130,6 +132,7 @@ def compile_graph_def(
                 x = dataclasses.replace(x, digest=tensor_digest(constants[i], x.dtype))
         args.append(x)
     artifact = dataclasses.replace(artifact, args=tuple(args))
+    artifact = dataclasses.replace(artifact, unused=_unused(graph_def, artifact, inputs, names or {}))
     write_file(path, artifact, constants)
     times["write"] = (time.perf_counter() - start) * 1e3
     wanted = [x.name for x in artifact.args if x.kind != "const"]
@@ -277,6 +280,15 @@ def _outside(clustering: Clustering, imported: Imported, ref: TensorRef, values:
         raise NotWhole(f"output {ref[0]} has no type that can be compiled", {ref[0]: Reason("DTYPE", "no element type or rank")})
     kind, digest = ("device", b"") if constant is None else ("const", constant.digest())
     return main.add_arg(type_, ArgInfo(tensor_name(ref), kind, digest, tensor_name(ref)))
+
+
+def _unused(graph_def: Any, artifact: Artifact, inputs: Sequence[str] | None, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Public names of the inputs that the file does not ask for."""
+    given = inputs if inputs is not None else [n.name for n in graph_def.node if n.op.startswith("Placeholder")]
+    nodes = dict.fromkeys(name.partition(":")[0] for name in given)
+    public = [names.get(n, names.get(f"{n}:0", n)) for n in nodes]
+    asked = {x.name.removesuffix(":0") for x in artifact.args} | {x.name for x in artifact.args}
+    return tuple(n for n in public if n not in asked)
 
 
 def _name(imported: Imported, asked: Sequence[str], inputs: Sequence[str] | None, names: Mapping[str, str]) -> None:

@@ -32,7 +32,7 @@ ORDER: dict[str, set[str]] = {
     "passes": {"ir", "costs"},
     "fusion": {"ir", "costs", "passes"},
     "buffers": {"ir", "fusion"},
-    "runtime": {"atomic"},
+    "runtime": {"atomic", "spelling"},
     "codegen": {"ir", "costs", "passes", "fusion", "buffers", "runtime", "budget", "tuning"},
     "options": {"runtime", "tuning"},
     "ops": {"runtime"},
@@ -41,7 +41,8 @@ ORDER: dict[str, set[str]] = {
     "standalone": {"ir", "frontend", "compiler", "runtime", "options", "report", "budget", "version", "extras"},
 }
 #: users of the pipeline, which nothing of it may import: they see everything
-USERS = {"__init__", "__main__", "cli", "commands", "insight", "just_in_time", "proof", "proof_saved_model", "report_html", "serving", "testing"}
+USERS = {"__main__"}
+USERS |= {"__init__", "cli", "commands", "insight", "just_in_time", "proof", "proof_saved_model", "report_html", "serving", "testing"}
 USERS |= {"saved_model", "saved_model_files", "saved_model_freeze", "saved_model_report", "saved_model_rewrite", "saved_model_source"}
 USERS |= {"standalone_model", "remote"}
 #: room -> packages that it may import besides Python's own

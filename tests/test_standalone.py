@@ -74,7 +74,7 @@ def test_wrong_calls_are_named(model: Path) -> None:
         runner.run({"x": x_of(1), "q": x_of(1)})
     with pytest.raises(TypeError, match="argument x: f32 is needed, float64"):
         runner.run({"x": np.zeros((1, 64))})
-    with pytest.raises(DiscError, match=r"input \d \(x\) has shape \[1,63\]"):
+    with pytest.raises(DiscError, match=r"input x has shape \[1,63\]"):
         runner.run({"x": np.zeros((1, 63), np.float32)})
     with pytest.raises(DiscError, match=r"has shape \[1,63\]"):
         runner.run_async({"x": np.zeros((1, 63), np.float32)}).outputs["y"].result(30)
@@ -317,3 +317,53 @@ def test_importing_the_op_imports_no_compiler() -> None:
     ours = set(child(code).split())
     allowed = {"disc_tf", "disc_tf.ops", "disc_tf.version", "disc_tf.runtime"}
     assert ours == {*allowed, "disc_tf.runtime._build"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "names", "unused"),
+    [
+        (None, {}, {"mask", "seed"}),
+        (["x", "mask"], {}, {"mask"}),
+        (["x"], {}, set()),
+        (None, {"mask:0": "attention_mask", "x:0": "hidden"}, {"attention_mask", "seed"}),
+    ],
+    ids=["all", "some", "none", "named"],
+)
+def test_inputs_that_nothing_reads_are_taken(inputs: list[str] | None, names: dict[str, str], unused: set[str], tmp_path: Path) -> None:
+    g = mlp()
+    g.placeholder("mask", [None, 64])
+    g.placeholder("seed", [], I32)
+    compile_graph_def(g.proto, ["y"], tmp_path / "m.disc", inputs, names=names, **QUICK)
+    x, called = x_of(3), names.get("x:0", "x")
+    with load(tmp_path / "m.disc") as runner:
+        assert set(runner.unused) == unused and list(runner.inputs) == [called]
+        assert read_file(tmp_path / "m.disc").unused == tuple(sorted(unused))
+        more = {name: np.zeros((1, 1)) for name in unused}
+        for given in ({called: x}, {called: x, **more}):
+            np.testing.assert_allclose(runner.run(given)["y"], expected(x), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(runner.run_async(given).result(30)["y"], expected(x), rtol=1e-4, atol=1e-5)
+        job = runner.start()
+        for name, value in {**more, called: x}.items():
+            job.feed(name, value)
+        np.testing.assert_allclose(job.result(30)["y"], expected(x), rtol=1e-4, atol=1e-5)
+        for wrong, meant in (("maks", "mask"), (f"{called}s", called)):
+            with pytest.raises(ValueError, match=f"unknown input {wrong}; the inputs are {called}") as told:
+                runner.run({called: x, wrong: x})
+            assert f"did you mean {meant}?" in str(told.value) or meant not in (*runner.inputs, *unused)
+
+
+@pytest.mark.parametrize("shape", [(64,), (3, 63), (0, 0), (1, 2, 64)])
+def test_a_wrong_shape_names_the_input_as_the_user_does(model: Path, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Weights are arguments too, and are not counted."""
+    text = str(list(shape)).replace(" ", "")
+    with load(model) as runner, pytest.raises(DiscError) as told:
+        runner.run({"x": np.zeros(shape, np.float32)})
+    assert told.value.message == f"input x has shape {text}, [?,64] was compiled"
+    g = mlp()
+    g.placeholder("b", [None, 32])
+    g.binary("s", "y", "b")
+    compile_graph_def(g.proto, ["s"], tmp_path / "two.disc", **QUICK)
+    with load(tmp_path / "two.disc") as runner, pytest.raises(DiscError) as told:
+        runner.run({"x": x_of(3), "b": np.zeros((3, 31), np.float32)})
+    place = 1 + list(runner.inputs).index("b")
+    assert told.value.message == f"input b ({place} of 2) has shape [3,31], [?,32] was compiled"

@@ -10,6 +10,7 @@ from typing import Any
 
 from disc_tf.commands.common import OK, CommandError
 from disc_tf.commands.signers import ORIGIN, UNSIGNED, Signers
+from disc_tf.frontend.saved_model import describe_signatures, signature_lines
 from disc_tf.report import counted
 
 
@@ -19,6 +20,8 @@ def describe(args: argparse.Namespace, message: Any) -> int:
     from disc_tf.optimizer import describe_optimized
 
     described = describe_optimized(message)
+    if hasattr(message, "meta_graphs"):
+        described["interface"] = describe_signatures(message)
     signers = Signers(args.trust_file)
     found = signers.of(message)
     for entry in described["clusters"]:
@@ -50,6 +53,7 @@ def describe_file(args: argparse.Namespace) -> int:
     described = {
         "inputs": {t.name: {"dtype": t.dtype, "shape": list(t.shape)} for t in inputs},
         "outputs": {t.name: {"dtype": t.dtype, "shape": list(t.shape)} for t in outputs},
+        "unused_inputs": list(artifact.unused),
         "segments": [{"waits_for": needs, "makes": makes} for needs, makes in segment_names(artifact)],
         "targets": [t.isa for t in artifact.targets],
         "compiler_version": artifact.compiler_version,
@@ -72,6 +76,7 @@ def _file_text(described: dict[str, Any], signature: str) -> str:
         f"  {described['bytes'] / 1e6:.1f} MB, {described['weight_bytes'] / 1e6:.1f} MB of weights, "
         f"targets {', '.join(described['targets'])}, made by disc_tf {described['compiler_version']}; {signature}",
         "  inputs:" + ("" if described["inputs"] else " none"), *tensors(described["inputs"]),
+        *([f"  inputs that nothing reads: {', '.join(described['unused_inputs'])}"] if described["unused_inputs"] else []),
         "  outputs:", *tensors(described["outputs"]),
     ]  # fmt: skip
     if len(described["segments"]) > 1:
@@ -92,6 +97,7 @@ def _describe_text(described: dict[str, Any], signatures: Mapping[str, str]) -> 
             f"targets {', '.join(c['targets'])}, {c['bytes'] / 1024:.0f} KiB, made by disc_tf {c['compiler_version']}; "
             f"{signatures[c['node']]}"
         )
+    lines += signature_lines(described.get("interface", {}))
     if any(c["signature"] != UNSIGNED for c in described["clusters"]):
         lines.append(ORIGIN)
     return "\n".join(lines)

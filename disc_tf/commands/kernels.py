@@ -217,7 +217,8 @@ def table(p: ClusterProfile) -> list[str]:
     rows = [
         [
             f"{k.us:.1f}", _or(k.predicted_us, "{:.1f}"), str(k.calls), k.kind, _or(k.flops and k.flops / 1e6, "{:.1f}"),
-            _or(k.bytes and k.bytes / 1e3, "{:.0f}"), _or(k.roofline and 100 * k.roofline, "{:.0f} %") + marks.get(k.note, ""), k.bound, _nodes(k.nodes, k.symbol),
+            _or(k.bytes and k.bytes / 1e3, "{:.0f}"), _or(k.roofline and 100 * k.roofline, "{:.0f} %") + marks.get(k.note, ""), k.bound,
+            _nodes(k.nodes, k.symbol),
         ]
         for k in p.kernels
     ]  # fmt: skip
@@ -233,7 +234,8 @@ def table(p: ClusterProfile) -> list[str]:
         for r in [names, *rows]
     ]
     order = f"; rank correlation of predictions with times {sums.correlation:.2f}" if sums.correlation is not None else ""
-    return [f"{head}: {p.run_us:.1f} us a run, {p.other_us:.1f} us of them beside these kernels{order}", *lines, *(f"{marks[n]:2} {n}" for n in notes)]
+    first = f"{head}: {p.run_us:.1f} us a run, {p.other_us:.1f} us of them beside these kernels{order}"
+    return [first, *lines, *(f"{marks[n]:2} {n}" for n in notes)]
 
 
 def _or(value: float | None, form: str) -> str:

@@ -28,7 +28,15 @@ from disc_tf.commands.describe import describe
 from disc_tf.commands.reports import write_report
 from disc_tf.commands.unused import FOR_GRAPHS, refuse
 from disc_tf.frontend.rewrite import launch_nodes
-from disc_tf.frontend.saved_model import SavedModelError, choose_meta_graphs, is_saved_model, read_saved_model, version_hint
+from disc_tf.frontend.saved_model import (
+    SavedModelError,
+    choose_meta_graphs,
+    describe_signatures,
+    is_saved_model,
+    read_saved_model,
+    signature_lines,
+    version_hint,
+)
 from disc_tf.options import Options
 from disc_tf.publish import PublishError
 
@@ -159,57 +167,57 @@ def _sizes(args: argparse.Namespace) -> list[dict[str, int]] | None:
 
 
 def run_inspect(args: argparse.Namespace, options: Options) -> int:
-    """`disc-tf inspect DIR`: the report of a dry run."""
-    from disc_tf.saved_model import optimize_saved_model
+    """`disc-tf inspect DIR`: the signatures, and the report of a dry run."""
+    from disc_tf.saved_model_source import as_directory
 
     _check(args.input)
     if args.report:
         check_output(args.report)
-    optimized = _optimized(args.input)
-    if optimized is None:
+    try:
+        with as_directory(args.input) as directory:
+            return _inspect(args, options, str(directory))
+    except SavedModelError as e:
+        raise CommandError(str(e), BAD_INPUT) from e
+
+
+def _inspect(args: argparse.Namespace, options: Options, directory: str) -> int:
+    """``directory``: the model's own, or that of what was converted."""
+    from disc_tf.saved_model import optimize_saved_model
+
+    message = read_saved_model(directory)
+    optimized = any(launch_nodes(message))
+    if not optimized:
         refuse(args, ["trust_file"], "is for optimised models: there is no code in this one")
     elif args.report:
         raise CommandError(f"{args.input} is optimised already: --report takes the original (disc-tf restore gives it back)", USAGE)
     elif not args.explain:
-        return describe(args, optimized)
+        return describe(args, message)
     if args.explain:
-        _explain(args, options)
+        _explain(args, options, directory)
         if not args.report:
             return OK
-    try:
-        report = optimize_saved_model(args.input, None, options, dry_run=True).report
-    except SavedModelError as e:
-        raise CommandError(str(e), BAD_INPUT) from e
+    report = optimize_saved_model(directory, None, options, dry_run=True).report
     if args.report:
         write_report(args.report, report, args.input)
         print(f"wrote {args.report}", file=sys.stderr)
     if not args.explain:
-        print(report.to_json() if args.json else report.to_text())
+        signatures = describe_signatures(message)
+        if args.json:
+            print(json.dumps({**json.loads(report.to_json()), "interface": signatures}, indent=2))
+        else:
+            print("\n".join([*signature_lines(signatures), report.to_text()]))
     if options.strict and not report.clusters_of_all:
         raise CommandError(f"{args.input}: --strict: nothing would be compiled", NOTHING_COMPILED)
     return OK
 
 
-def _optimized(path: str) -> Any:
-    """The message of a SavedModel that holds compiled code; None for all others."""
-    if not is_saved_model(path):
-        return None
-    try:
-        message = read_saved_model(path)
-    except SavedModelError as e:
-        raise CommandError(str(e), BAD_INPUT) from e
-    return message if any(launch_nodes(message)) else None
-
-
-def _explain(args: argparse.Namespace, options: Options) -> None:
+def _explain(args: argparse.Namespace, options: Options, directory: str) -> None:
     """`disc-tf inspect DIR --explain NODE`: in every function that has the node."""
     from disc_tf.frontend.errors import GraphError
     from disc_tf.insight.explain import explain_model
-    from disc_tf.saved_model_source import as_directory
 
     try:
-        with as_directory(args.input) as directory:
-            found = explain_model(directory, args.explain, options)
+        found = explain_model(directory, args.explain, options)
     except (GraphError, SavedModelError) as e:
         raise CommandError(f"{args.input}: {e}", BAD_INPUT) from e
     if args.json:

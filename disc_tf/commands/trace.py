@@ -224,12 +224,21 @@ def _feeds(args: argparse.Namespace, graph: Any, values: Mapping[str, np.ndarray
 
 
 def _summary(args: argparse.Namespace, traced: Any, at: str, notes: Sequence[str]) -> dict[str, Any]:
-    """What is printed. Times of kernels are medians over the runs but the first."""
-    from disc_tf.insight.chrome_trace import runs_us, shares
+    """What is printed. Times of kernels are medians over the runs but the first, those of the wall clock means, which add up."""
+    from disc_tf.insight.chrome_trace import Share, runs_us, shares
+    from disc_tf.insight.wall import wall_rows
 
     skip = 1 if args.runs > 1 else 0
+    windows = traced.windows[skip:]
+    rows = wall_rows(windows, traced.recording.events, traced.tensorflow, tensorflow=traced.in_tensorflow)
+    wall_us = sum(end - begin for begin, end in windows) / 1e3 / len(windows)
     found = shares(traced.recording, traced.programs, skip_runs=skip)
     every, later = runs_us(traced.recording), runs_us(traced.recording, skip)
+    for c in every:
+        inside = sum(s.us for s in found if s.cluster == c)
+        if (beside := statistics.median(later[c]) - inside) > 0:
+            found.append(Share(c, "entering and leaving the program", "", 1.0, beside))
+    found.sort(key=lambda s: -s.us)
     clusters = {
         name: {
             "first_us": every[name][0],
@@ -239,7 +248,9 @@ def _summary(args: argparse.Namespace, traced: Any, at: str, notes: Sequence[str
         for name in sorted(every, key=lambda name: -statistics.median(later[name]))
     }
     return {
-        "trace": args.output, "at": at, "run_ms": traced.run_ms, "events": len(traced.recording.events) + len(traced.tensorflow),
+        "trace": args.output, "at": at, "run_ms": traced.run_ms,
+        "events": len(traced.recording.events) + len(traced.tensorflow),
+        "wall_us": wall_us, "wall": [dataclasses.asdict(r) for r in rows],
         "dropped_events": traced.recording.dropped, "clusters": clusters, "notes": list(notes),
     }  # fmt: skip
 
@@ -250,6 +261,12 @@ def _text(args: argparse.Namespace, data: Mapping[str, Any]) -> str:
     spent = data["run_ms"]
     rest = f", then {statistics.median(spent[1:]):.3f} ms" if len(spent) > 1 else ""
     lines.append(f"a run, as its caller sees it: first {spent[0]:.3f} ms{rest} (recorded runs are a little slower)")
+    lines.append(f"its {data['wall_us'] / 1e3:.3f} ms (mean, without the first run):" if len(spent) > 1 else "its time:")
+    shown = [r for r in data["wall"] if r["us"] >= data["wall_us"] / 1000] or data["wall"]
+    for r in shown[:_SHOWN]:
+        lines.append(f"  {r['us'] / 1e3:9.3f} ms {r['us'] / data['wall_us'] * 100:5.1f} %  {r['name']}")
+    if hidden := data["wall"][len(shown[:_SHOWN]) :]:
+        lines.append(f"  {sum(r['us'] for r in hidden) / 1e3:9.3f} ms          and {len(hidden)} more")
     for name, c in data["clusters"].items():
         lines.append(f"{name}: {c['run_us'] / 1e3:.3f} ms a run, the first {c['first_us'] / 1e3:.3f} ms")
         for s in c["shares"][:_SHOWN]:

@@ -180,7 +180,7 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
         head = json.loads(raw[4 : 4 + size])
         if head["version"] != VERSION:
             raise GraphError(
-                f"the graph was optimised by another disc_tf: its restore recipe has version {head['version']}, this one reads {VERSION}; "
+                f"the graph was optimized by another disc_tf: its restore recipe has version {head['version']}, this one reads {VERSION}; "
                 "upgrade disc-tf here, or take the original"
             )
         return head, raw[4 + size :]

@@ -229,6 +229,48 @@ def signature_tensors(signature: Any, which: str) -> dict[str, str]:
     return found
 
 
+_NUMPY_NAMES = {"float": "float32", "double": "float64", "half": "float16"}
+
+
+def describe_signatures(message: Any) -> dict[str, dict[str, Any]]:
+    """Signature -> ``method``, ``inputs`` and ``outputs`` (name -> ``dtype``, ``shape``; None for an extent that is not known, and for a
+    rank that is not), of all MetaGraphs; with the tags before the name where there are several."""
+    several = len(message.meta_graphs) > 1
+    found = {}
+    for meta in message.meta_graphs:
+        where = f"[{title_of(sorted(meta.meta_info_def.tags))}] " if several else ""
+        for name in signature_names(meta):
+            signature = meta.signature_def[name]
+            sides = {side: {k: _tensor_info(v) for k, v in sorted(getattr(signature, side).items())} for side in ("inputs", "outputs")}
+            found[f"{where}{name}"] = {"method": signature.method_name, **sides}
+    return found
+
+
+def _tensor_info(info: Any) -> dict[str, Any]:
+    kinds = info.DESCRIPTOR.fields_by_name["dtype"].enum_type.values_by_number
+    number = info.dtype & 0xFF if info.dtype > 100 else info.dtype  # references
+    name = kinds[number].name.removeprefix("DT_").lower() if number in kinds else f"dtype {info.dtype}"
+    shape = None if info.tensor_shape.unknown_rank else [d.size if d.size >= 0 else None for d in info.tensor_shape.dim]
+    entry: dict[str, Any] = {"dtype": _NUMPY_NAMES.get(name, name), "shape": shape}
+    kind = info.WhichOneof("encoding")
+    return entry if kind in ("name", None) else entry | {"kind": "sparse" if kind == "coo_sparse" else "composite"}
+
+
+def signature_lines(signatures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """`describe_signatures` for a terminal."""
+
+    def tensor(name: str, t: Mapping[str, Any]) -> str:
+        dims = "of any rank" if t["shape"] is None else f"[{', '.join('?' if d is None else str(d) for d in t['shape'])}]"
+        return f"{name} {t['dtype']}{' ' if t['shape'] is None else ''}{dims}" + (f" ({t['kind']})" if "kind" in t else "")
+
+    lines = []
+    for name, s in signatures.items():
+        lines.append(f"signature {name}:")
+        lines += [f"  takes {tensor(k, t)}" for k, t in s["inputs"].items()] or ["  takes nothing"]
+        lines += [f"  gives {tensor(k, t)}" for k, t in s["outputs"].items()] or ["  gives nothing"]
+    return lines
+
+
 def reached_nodes(meta: Any, tensors: Iterable[str]) -> list[Any]:
     """The nodes of the main graph that these tensors need, through data and control edges, themselves included."""
     nodes = {n.name: n for n in meta.graph_def.node}

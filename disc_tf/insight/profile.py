@@ -34,8 +34,8 @@ ABOVE_COMPUTE = (
     "and a core's clock may have been higher than it was then"
 )
 ABOVE_MEMORY = (
-    "faster than memory that holds as many bytes as it moves: some were still in a nearer cache, where the kernel before it or an earlier run "
-    "left them, or were not touched at all"
+    "faster than memory that holds as many bytes as it moves: some were still in a nearer cache, where the kernel before it or an earlier "
+    "run left them, or were not touched at all"
 )
 #: seconds that the runs of one cluster take in all
 SECONDS = 0.5

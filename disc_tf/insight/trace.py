@@ -25,12 +25,20 @@ _LABEL = re.compile(r"\S+ = (\w+)\(")
 
 @dataclasses.dataclass
 class Traced:
-    """What `chrome_trace` makes a file of. run_ms: of each run as its caller saw it."""
+    """What `chrome_trace` makes a file of. windows: begin and end of each run as its caller saw it, in nanoseconds of CLOCK_MONOTONIC."""
 
     recording: Recording
     programs: dict[str, Program]
     tensorflow: list[TfSlice]
-    run_ms: list[float]
+    windows: list[tuple[int, int]]
+
+    @property
+    def run_ms(self) -> list[float]:
+        return [(end - begin) / 1e6 for begin, end in self.windows]
+
+    @property
+    def in_tensorflow(self) -> bool:
+        return bool(self.tensorflow)
 
 
 def trace_graph(
@@ -57,20 +65,20 @@ def trace_graph(
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
     options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.SOFTWARE_TRACE)
     slices: list[TfSlice] = []
-    spent: list[float] = []
+    windows: list[tuple[int, int]] = []
     set_num_threads(threads)
     try:
         with tf.compat.v1.Session(graph=graph, config=config) as session, record() as recording:
             for _ in range(runs):
                 told = tf.compat.v1.RunMetadata()
                 ahead = time.time_ns() - time.monotonic_ns()
-                start = time.perf_counter_ns()
+                start = time.monotonic_ns()
                 session.run(list(outputs), dict(feeds), options=options, run_metadata=told)
-                spent.append((time.perf_counter_ns() - start) / 1e6)
+                windows.append((start, time.monotonic_ns()))
                 slices += _slices(told, ahead)
     finally:
         set_num_threads(0)
-    return Traced(recording, programs, slices, spent)
+    return Traced(recording, programs, slices, windows)
 
 
 def _slices(told: Any, ahead_ns: int) -> list[TfSlice]:
@@ -90,17 +98,17 @@ def trace_runner(runner: Runner, inputs: Mapping[str, np.ndarray], *, runs: int,
     from disc_tf.runtime.executable import set_num_threads
 
     artifact = runner.executable.artifact
-    spent: list[float] = []
+    windows: list[tuple[int, int]] = []
     set_num_threads(threads)
     try:
         with record() as recording:
             for _ in range(runs):
-                start = time.perf_counter_ns()
+                start = time.monotonic_ns()
                 runner.run(inputs)
-                spent.append((time.perf_counter_ns() - start) / 1e6)
+                windows.append((start, time.monotonic_ns()))
     finally:
         set_num_threads(0)
-    return Traced(recording, {artifact.name: Program.of(artifact)}, [], spent)
+    return Traced(recording, {artifact.name: Program.of(artifact)}, [], windows)
 
 
 __all__ = ["Traced", "trace_graph", "trace_runner"]

@@ -9,7 +9,8 @@ Layout (little-endian)::
 
 Sections: one ``META`` (signature, checks, segments, prepared entries), at most one ``KMAP`` (kernel -> nodes), at most one ``STEP``
 (what each step of the program has to do; of code compiled for traces, nothing else reads it), at most one ``SIGN``
-(what a service signed of it: statement and signature, looked at under a trust policy only) and one ``CODE`` per target; in a stand-alone
+(what a service signed of it: statement and signature, looked at under a trust policy only), at most one ``UNUS`` (names of inputs of the
+model that nothing reads) and one ``CODE`` per target; in a stand-alone
 file also ``CNST`` (the table of constants) and ``DATA`` (their bytes, 64-byte aligned in the file; `artifact_file` writes both). A reader
 skips tags it does not know unless flag bit 0 (required) is set; payloads with flag bit 1 (bulk) are mapped and not summed up when loaded.
 Inside a payload every record is preceded by its u32 size, so that fields may be appended without breaking older readers.
@@ -51,7 +52,7 @@ DTYPES: dict[str, tuple[int, int, int]] = {
 }  # fmt: skip
 _DTYPE_NAMES = {code: name for name, (code, _, _) in DTYPES.items()}
 KINDS = ("const", "host", "device")
-_KNOWN = (b"META", b"KMAP", b"STEP", b"CODE", b"CNST", b"SIGN")
+_KNOWN = (b"META", b"KMAP", b"STEP", b"CODE", b"CNST", b"SIGN", b"UNUS")
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ class ArtifactError(ValueError):
 def newer(what: str, why: str, made_by: str = "") -> ArtifactError:
     """The error for what a later version wrote, to be raised."""
     by = f" ({made_by})" if made_by else ""
-    return ArtifactError(f"{what}: a newer disc_tf{by} made it: {why}; upgrade disc-tf here, or optimise the model again with this version")
+    return ArtifactError(f"{what}: a newer disc_tf{by} made it: {why}; upgrade disc-tf here, or optimize the model again with this version")
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,8 @@ class Artifact:
     constants: tuple[ConstantSpec, ...] = ()
     signed: SignedStatement | None = None
     steps: dict[str, tuple[StepSpec, ...]] = field(default_factory=dict)
+    #: inputs of the model that nothing in it reads: a runner takes values of them, and does without
+    unused: tuple[str, ...] = ()
 
 
 def tensor_digest(array: np.ndarray, dtype: str) -> bytes:
@@ -338,6 +341,8 @@ def sections_of(artifact: Artifact) -> list[tuple[bytes, int, bytes]]:
         sections.append((b"KMAP", 0, _write_kernels(artifact.kernels)))
     if artifact.steps:
         sections.append((b"STEP", 0, _write_steps(artifact.steps)))
+    if artifact.unused:
+        sections.append((b"UNUS", 0, _texts(artifact.unused)))
     sections += [(b"CODE", FLAG_REQUIRED, _write_code(t)) for t in artifact.targets]
     if artifact.signed is not None:
         sections.append((b"SIGN", 0, _record(_bytes(artifact.signed.statement), _bytes(artifact.signed.signature))))
@@ -493,11 +498,12 @@ def unpack(data: bytes | memoryview) -> Artifact:
                 symbol = r.text()
                 kernels[symbol] = r.list(r.text)
     steps = next((_read_steps(p) for tag, p in sections if tag == b"STEP"), {})
+    idle = next((_Reader(p, "UNUS section") for tag, p in sections if tag == b"UNUS"), None)
     artifact = Artifact(
         args=args, results=results, segments=segments, checks=checks, prepared=prepared, kernels=kernels, steps=steps,
         targets=tuple(_read_code(p) for tag, p in sections if tag == b"CODE"),
         name=name, compiler_version=version, abi_version=abi, constants=_read_constants(sections),
-        signed=_read_signed(sections),
+        signed=_read_signed(sections), unused=idle.list(idle.text) if idle is not None else (),
     )  # fmt: skip
     validate(artifact)
     _check_constants(artifact, len(view))

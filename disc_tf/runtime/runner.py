@@ -6,6 +6,8 @@
     job.outputs["early"].result()                   # a future for each output, done when that output exists
     job.result()                                    # all of them
 
+Inputs of the model that nothing in it reads are not in ``inputs``; values of them are taken, and left alone (``unused``).
+
 A run starts each of the program's segments as soon as its inputs are there. Arrays of a run that is not complete are read-only: what comes
 after may still read them.
 """
@@ -95,6 +97,8 @@ class Runner:
         results = output_names if output_names is not None else {i: x.name for i, x in enumerate(executable.results)}
         self.inputs = {called[i]: Tensor.of(x) for i, x in enumerate(executable.args) if i not in executable.bound}
         self.outputs = {results[i]: Tensor.of(x) for i, x in enumerate(executable.results)}
+        #: inputs of the model that its file does not need
+        self.unused = frozenset(executable.artifact.unused) - self.inputs.keys()
         self._index = {called[i]: i for i in range(len(executable.args))}
         self.reset_locks()
         reset_when_forked(self)
@@ -131,6 +135,8 @@ class Runner:
         self._check_names(inputs)
         job = Job(self, max_threads, on_output)
         for name, value in inputs.items():
+            if name in self.unused:
+                continue
             if isinstance(value, Future):
                 value.add_done_callback(lambda f, name=name: job._arrived(name, f))
             else:
@@ -159,10 +165,18 @@ class Runner:
         self.close()
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
-        if unknown := [n for n in given if n not in self.inputs]:
-            raise ValueError(f"unknown input {', '.join(map(str, unknown))}; the inputs are {', '.join(self.inputs) or 'none'}")
+        if unknown := [n for n in given if n not in self.inputs and n not in self.unused]:
+            raise self._unknown(unknown)
         if missing := [n for n in self.inputs if n not in given]:
             raise ValueError(f"no value for input {', '.join(missing)}; the inputs are {', '.join(self.inputs) or 'none'}")
+
+    def _unknown(self, names: Sequence[str]) -> ValueError:
+        from disc_tf.spelling import close_to, did_you_mean
+
+        hint = did_you_mean(c for n in names for c in close_to(str(n), [*self.inputs, *self.unused]))
+        unused = f" (and, unused, {', '.join(sorted(self.unused))})" if self.unused else ""
+        there = f"the inputs are {', '.join(self.inputs) or 'none'}{unused}"
+        return ValueError(f"unknown input {', '.join(map(str, names))}; {there}{hint}")
 
     def _submit(self, work: Callable[[], None]) -> None:
         with self._lock:
@@ -201,9 +215,10 @@ class Job:
     def feed(self, name: str, value: np.ndarray) -> None:
         """Give an input; never waits. ValueError for an unknown name or one that was given before. What is wrong with its dtype or shape is
         the failure of the run."""
-        spec = self._runner.inputs.get(name)
-        if spec is None:
-            raise ValueError(f"unknown input {name}; the inputs are {', '.join(self._runner.inputs) or 'none'}")
+        if name in self._runner.unused:
+            return
+        if name not in self._runner.inputs:
+            raise self._runner._unknown([name])
         value = np.asarray(value)
         with self._lock:
             if name in self._given:

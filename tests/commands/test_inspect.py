@@ -61,3 +61,38 @@ def test_dry_run(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "1 of 1 clusters would be compiled" in said and "dry run: nothing was compiled, verified or written" in said
     assert "nothing compiled" not in said
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SavedModel with two signatures, and what `optimize` makes of it."""
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, 8], tf.float32, "x"), tf.TensorSpec([], tf.int64, "k")])
+        def serve(self, x, k):
+            y = tf.tanh(x) * 2.0 + tf.exp(x) - tf.cast(k, tf.float32)
+            return {"y": tf.nn.softmax(y), "n": tf.strings.as_string(k)}
+
+        @tf.function(input_signature=[tf.TensorSpec(None, tf.bfloat16, "z")])
+        def other(self, z):
+            return {"w": -z}
+
+    directory = tmp_path_factory.mktemp("exported")
+    model = Model()
+    tf.saved_model.save(model, str(directory / "in"), {"serving_default": model.serve, "other": model.other})
+    assert run("optimize", directory / "in", "-o", directory / "out", "-q", "--no-verify", "--target", "native") == 0
+    return directory
+
+
+@pytest.mark.parametrize("which", ["in", "out"])
+def test_the_signatures_of_a_model(exported: Path, which: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", exported / which) == 0
+    said = capsys.readouterr().out
+    assert "signature serving_default:\n  takes k int64[]\n  takes x float32[?, 8]\n  gives n string[]\n  gives y float32[?, 8]\n" in said
+    assert "signature other:\n  takes z bfloat16 of any rank\n  gives w bfloat16 of any rank\n" in f"{said}\n"
+    assert run("inspect", exported / which, "--json") == 0
+    interface = json.loads(capsys.readouterr().out)["interface"]
+    assert interface["serving_default"]["inputs"] == {"k": {"dtype": "int64", "shape": []}, "x": {"dtype": "float32", "shape": [None, 8]}}
+    assert interface["other"]["outputs"] == {"w": {"dtype": "bfloat16", "shape": None}}
+    assert interface["other"]["method"] == "tensorflow/serving/predict"

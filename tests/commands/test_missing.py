@@ -100,7 +100,8 @@ def test_numpy_is_enough_for_the_doctor(tmp_path: Path) -> None:
     assert "stand-alone files run here" in rows["op library"]["detail"]
     for extra, package in (("compiler", "compiler"), ("serve", "aiohttp"), ("remote", "zstandard"), ("server", "prometheus-client")):
         detail = rows[extra]["detail"]
-        assert not rows[extra]["ok"] and rows[extra]["status"] == "missing" and extra in told["missing"] and package in detail and hint(extra) in detail
+        assert extra in told["missing"] and not rows[extra]["ok"]
+        assert rows[extra]["status"] == "missing" and package in detail and hint(extra) in detail
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ Failure load(TF_OpKernelConstruction* ctx, Kernel* kernel) {
   if (!ok(s)) return attr_failure("abi", s);
   if (abi < 1 || abi > kMaxAbi)
     return {TF_INVALID_ARGUMENT, std::string(kOpName) + ": the node was made for runtime ABI " + std::to_string(abi) + ", this op library serves 1 to " +
-                                     std::to_string(kMaxAbi) + "; upgrade disc-tf here, or optimise the model again with this version"};
+                                     std::to_string(kMaxAbi) + "; upgrade disc-tf here, or optimize the model again with this version"};
   int32_t list_size = 0, size = 0;
   TF_OpKernelConstruction_GetAttrSize(ctx, "executable", &list_size, &size, s.get());
   if (!ok(s)) return attr_failure("executable", s);

@@ -305,7 +305,7 @@ namespace {
 // What was written by a version that this one does not know.
 Status newer(const std::string& what, const std::string& made_by = "") {
   return Status(kUnimplemented, "artefact: a newer disc_tf" + (made_by.empty() ? "" : " (" + made_by + ")") + " made it: " + what +
-                                    "; upgrade disc-tf here, or optimise the model again with this version");
+                                    "; upgrade disc-tf here, or optimize the model again with this version");
 }
 
 }  // namespace
