@@ -62,6 +62,8 @@ def apply(parser: argparse.ArgumentParser, args: argparse.Namespace, path: str, 
         if action is None:
             spelled = {s: d for d, a in known.items() for s in (d, *_spelled(a))}
             hint = did_you_mean(spelled[c] for c in close_to(name, spelled)) or f"; known: {', '.join(known)}"
+            if isinstance(value, dict):
+                hint = "; settings stand at the top of the file, not in a table" + (hint if hint.startswith("; did") else "")
             raise CommandError(f"{path}: unknown setting {name}{hint}", USAGE)
         checked = _value(path, name, action, value)
         if name not in given:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disc_tf.frontend.analysis import SOURCES, Analysis
 from disc_tf.frontend.cluster import Cluster, Clustering
@@ -13,24 +15,32 @@ from disc_tf.frontend.graph import tensor_name
 from disc_tf.frontend.importer import ImportFailed, import_cluster
 from disc_tf.frontend.load import Loaded
 from disc_tf.frontend.rewrite import LAUNCH_OP
-from disc_tf.ir.core import Module
 from disc_tf.optimizer import clusters_of
 from disc_tf.options import Options
 from disc_tf.spelling import close_to, did_you_mean
 
+if TYPE_CHECKING:
+    from disc_tf.fusion.types import Plan
+    from disc_tf.passes.specialize import SpecializedModule
+
+#: what a cluster's name is explained as, where no launch stands for it yet
+_CLUSTER = "cluster"
 #: kinds of fusions that launch nothing
 _QUIET = {
     "view": "it only looks at memory in another way: no code",
     "constant": "it is a constant after optimisation: no code",
     "host": "sizes and scalars: computed by the host program, no kernel",
 }
+#: how symbols of kernels end: by hashes, one of them the target's
+_HASHES = re.compile(r"(_[0-9a-f]{8,})+$")
 #: nodes of the same kernel that are listed
 _LISTED = 24
 
 
 @dataclasses.dataclass
 class InKernel:
-    """A kernel that computes (part of) the node: its kind, position among the cluster's kernels, and the other nodes in it."""
+    """A kernel that computes (part of) the node: its kind (in compiled code its name, once for all targets), position among the cluster's
+    kernels, and the other nodes in it. Of a cluster: one of its kernels, and the nodes in it."""
 
     kind: str
     number: int
@@ -64,9 +74,10 @@ class Explanation:
         if self.dims:
             lines.append("  where " + ", ".join(f"{d} is {what}" for d, what in self.dims.items()))
         for k in self.kernels:
-            alone = "alone" if not k.with_nodes else f"with {', '.join(k.with_nodes[:_LISTED])}"
+            shown = ", ".join(k.with_nodes[:_LISTED])
             more = f" and {len(k.with_nodes) - _LISTED} more" if len(k.with_nodes) > _LISTED else ""
-            lines.append(f"  kernel {k.number} of {k.of} ({k.kind}) computes it, {alone}{more}")
+            what = (shown or "nothing of the graph") if self.op in (_CLUSTER, LAUNCH_OP) else f"it, with {shown}" if shown else "it, alone"
+            lines.append(f"  kernel {k.number} of {k.of} ({k.kind}) computes {what}{more}")
         if self.reason:
             lines.append(f"  why: {self.reason} [{self.code}: {REASON_TEXT.get(self.code, '')}]")
         if self.advice:
@@ -83,8 +94,11 @@ def explain(graph_def: Any, name: str, outputs: list[str] | None = None, options
     name = name.partition(":")[0].lstrip("^")
     given = {n.name: n for n in graph_def.node}
     if name not in graph.nodes:
+        cluster = next((c for c in clustering.clusters if c.name == name), None)
+        if cluster is not None:
+            return _whole_cluster(clustering, cluster)
         if name not in given:
-            raise GraphError(_unknown(name, [*given, *graph.nodes]))
+            raise GraphError(_unknown(name, [*given, *graph.nodes, *(c.name for c in clustering.clusters)]))
         return _gone(given[name], loaded)
     node = graph[name]
     out = Explanation(name, node.op, "in_tensorflow", node.device)
@@ -177,22 +191,39 @@ def _types(out: Explanation, analysis: Analysis, name: str) -> None:
     out.dims = {s: found.get(s, "known at run time only") for s in sorted(symbols)}
 
 
-def _in_cluster(out: Explanation, clustering: Clustering, cluster: Cluster) -> None:
-    """What the fusion plan makes of a node; nothing is emitted."""
+def _whole_cluster(clustering: Clustering, cluster: Cluster) -> Explanation:
+    """A cluster by its name: all of its kernels."""
+    out = Explanation(cluster.name, _CLUSTER, "compiled", notes=[f"a cluster of {len(cluster.nodes)} original nodes"])
+    planned = _planned(out, clustering, cluster)
+    if planned is not None:
+        kernels = planned[1].kernels()
+        out.kernels = [InKernel(f.kind, i + 1, len(kernels), list(f.nodes)) for i, f in enumerate(kernels)]
+    return out
+
+
+def _planned(out: Explanation, clustering: Clustering, cluster: Cluster) -> tuple[SpecializedModule, Plan] | None:
+    """The optimised module and its fusion plan; None, with the reason in ``out``, for what stays in TensorFlow. Nothing is emitted."""
     from disc_tf.fusion.plan import make_plan
     from disc_tf.ir.pass_manager import PassContext
     from disc_tf.passes.pipeline import optimize
 
-    out.status, out.cluster = "compiled", cluster.name
     try:
         imported = import_cluster(clustering, cluster)
     except ImportFailed as e:
         out.status, out.code, out.reason = "in_tensorflow", e.reason.code, f"{e.node}: {e.reason.message}"
         out.advice = f"its whole cluster stays in TensorFlow; --deny '{e.node}' compiles the rest"
+        return None
+    special = optimize(imported.module, PassContext())
+    return special, make_plan(special.uniform.main)
+
+
+def _in_cluster(out: Explanation, clustering: Clustering, cluster: Cluster) -> None:
+    """What the fusion plan makes of a node."""
+    out.status, out.cluster = "compiled", cluster.name
+    planned = _planned(out, clustering, cluster)
+    if planned is None:
         return
-    module: Module = imported.module
-    special = optimize(module, PassContext())
-    plan = make_plan(special.uniform.main)
+    special, plan = planned
     kernels = plan.kernels()
     for f in plan:
         if out.node not in f.nodes:
@@ -225,8 +256,6 @@ def _constant(out: Explanation, clustering: Clustering, name: str) -> None:
 
 def _explain_optimized(graph_def: Any, name: str) -> Explanation:
     """From the attributes and headers of launches; no code is loaded."""
-    from disc_tf.runtime.artifact import ArtifactError, unpack
-
     names: list[str] = []
     for node in graph_def.node:
         if node.name == name and node.op != LAUNCH_OP:
@@ -236,19 +265,33 @@ def _explain_optimized(graph_def: Any, name: str) -> Explanation:
             continue
         members = node.attr["nodes"].s.decode("utf-8", "replace").splitlines()
         names += [node.name, *members]
-        if node.name == name:
-            return Explanation(name, LAUNCH_OP, "compiled", node.device, notes=[f"a cluster of {len(members)} original nodes"])
-        if name in members:
-            op = next((n.op for f in graph_def.library.function if f.signature.name == node.attr["original"].func.name
-                       for n in f.node_def if n.name == name), "?")  # fmt: skip
-            out = Explanation(name, op, "compiled", node.device, cluster=node.name)
-            try:
-                kernels = list(unpack(node.attr["executable"].s).kernels.items())
-            except ArtifactError as e:
-                out.notes.append(f"its code cannot be read: {e}")
-                return out
-            for i, (symbol, nodes) in enumerate(kernels):
-                if name in nodes:
-                    out.kernels.append(InKernel(symbol, i + 1, len(kernels), [n for n in nodes if n != name]))
-            return out
+        if name == node.name or name in members:
+            return _in_launch(graph_def, node, name, members)
     raise GraphError(_unknown(name, names))
+
+
+def _in_launch(graph_def: Any, node: Any, name: str, members: list[str]) -> Explanation:
+    """A launch, or one of the nodes that were compiled into it."""
+    from disc_tf.runtime.artifact import ArtifactError, unpack
+
+    whole = name == node.name
+    if whole:
+        out = Explanation(name, LAUNCH_OP, "compiled", node.device, notes=[f"a cluster of {len(members)} original nodes"])
+    else:
+        op = next((n.op for f in graph_def.library.function if f.signature.name == node.attr["original"].func.name
+                   for n in f.node_def if n.name == name), "?")  # fmt: skip
+        out = Explanation(name, op, "compiled", node.device, cluster=node.name)
+    try:
+        kernels = families(unpack(node.attr["executable"].s).kernels)
+    except ArtifactError as e:
+        out.notes.append(f"its code cannot be read: {e}")
+        return out
+    for i, (kind, nodes) in enumerate(kernels):
+        if whole or name in nodes:
+            out.kernels.append(InKernel(kind, i + 1, len(kernels), [n for n in nodes if whole or n != name]))
+    return out
+
+
+def families(kernels: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
+    """(name without what tells targets and shapes apart, nodes) of an artefact's kernels, each once."""
+    return list(dict.fromkeys((_HASHES.sub("", symbol), tuple(nodes)) for symbol, nodes in kernels.items()))

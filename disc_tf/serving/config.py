@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from disc_tf.serving.protos import message_class, pool
 from disc_tf.serving.versions import version_number
+from disc_tf.spelling import close_to, did_you_mean
+
+_NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "(\w+)"')
 
 
 class ConfigError(ValueError):
@@ -139,7 +143,19 @@ def _message(text: str, where: str) -> Any:
     try:
         return text_format.Parse(text, message_class("serving.ModelServerConfig")(), descriptor_pool=pool())
     except text_format.ParseError as e:
-        raise ConfigError(f"{where}: not a ModelServer configuration in text format: {e}") from e
+        raise ConfigError(f"{where}: not a ModelServer configuration in text format: {str(e).rstrip('.')}{_meant(str(e))}") from e
+
+
+def _meant(error: str) -> str:
+    """A suggestion for a field that does not exist."""
+    found = _NO_FIELD.search(error)
+    if found is None:
+        return ""
+    try:
+        fields = pool().FindMessageTypeByName(found[1]).fields_by_name
+    except KeyError:
+        return ""
+    return did_you_mean(close_to(found[2], fields)) or f"; there are {', '.join(fields)}"
 
 
 def _read(path: str | Path) -> str:

@@ -80,6 +80,9 @@ def test_flags_win(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("content", "code", "words"),
     [
         ("target = []", 2, "unknown setting target; did you mean targets?"),
+        ("min-cluster-size = 3", 2, "unknown setting min-cluster-size; did you mean min_cluster_size?"),
+        ("hint = []", 2, "unknown setting hint; did you mean hints?"),
+        ("[optimize]\nstrict = true", 2, "unknown setting optimize; settings stand at the top of the file, not in a table"),
         ("min_cluser_size = 1", 2, "did you mean min_cluster_size?"),
         ("report = 'x.json'", 2, "unknown setting report"),
         ("nonsense_of_all_kinds = 1", 2, "; known: dry_run, "),

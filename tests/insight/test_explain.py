@@ -129,3 +129,20 @@ def test_a_saved_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["inspect", str(tmp_path), "--explain", "s_s", "--json", "--no-use-tf-shapes"]) == 0
     assert json.loads(capsys.readouterr().out)["(main graph)"]["code"] == "UNSUPPORTED_OP"
     assert [p.name for p in tmp_path.iterdir()] == ["saved_model.pb"]
+
+
+def test_a_cluster_and_its_nodes_have_their_own_kernels() -> None:
+    """In the graph and in its optimized form, where each kernel is named once for all targets."""
+    g = G()
+    g.placeholder("x", [None, 64])
+    g.const("w", np.full((64, 64), 0.01))
+    g.unary("t", g.matmul("m1", "x", "w"))
+    g.unary("e", g.matmul("m2", "t", "w"), "Exp")
+    optimized = optimize_graph_def(g.proto, ["e"], use_tf_shapes=False, targets=["x86-64-v3", "x86-64-v4"]).graph_def
+    for graph in (g.proto, optimized):
+        whole = explain(graph, "disc_cluster_0", None if graph is optimized else ["e"], Options.from_overrides(use_tf_shapes=False))
+        nodes = [tuple(sorted(k.with_nodes)) for k in whole.kernels]
+        assert nodes.count(("m1", "t")) == nodes.count(("e", "m2")) == 1
+        assert "computes m1, t" in whole.to_text() and "original nodes" in whole.to_text()
+        (one,) = explain(graph, "t", None if graph is optimized else ["e"], Options.from_overrides(use_tf_shapes=False)).kernels
+        assert one.with_nodes == ["m1"] and one.of == len(whole.kernels)

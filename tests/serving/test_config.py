@@ -125,3 +125,18 @@ def test_a_version_counts_when_it_has_stopped_changing(tmp_path: Path) -> None:
 def test_old_files_count_at_once(tmp_path: Path) -> None:
     (tmp_path / "saved_model.pb").write_bytes(b"x")
     assert check(Settled(2.0, now=lambda: (tmp_path / "saved_model.pb").stat().st_mtime + 60), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('model_config_list { config { nam: "x" } }', 'no field named "nam"; did you mean name?'),
+        ("model_config_lst { }", 'no field named "model_config_lst"; did you mean model_config_list?'),
+        ("zzz { }", "; there are "),
+        ("model_config_list {", "not a ModelServer configuration in text format"),
+    ],
+)
+def test_an_unknown_field_suggests_the_nearest(text: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_models_config(text)
+    assert hint in str(told.value)
