@@ -139,7 +139,7 @@ def standalone_specs(path: str | Path) -> list[InputSpec]:
 
 def argument_specs(args: Sequence[ArgSpec], bound: Container[int]) -> list[InputSpec]:
     """The arguments but the ``bound`` ones; dims of any extent are called ``<input>/<axis>``, one name for those that are likely equal."""
-    from disc_tf.runtime.executable import numpy_dtype
+    from disc_tf.runtime.arrays import numpy_dtype
 
     found = []
     for i, a in enumerate(args):

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_void_p, py_object
+from typing import Any
 
 from disc_tf.runtime._build import library_path
 
-AllocOutput = CFUNCTYPE(c_void_p, c_void_p, c_int32, c_int32, POINTER(c_int64), c_int64)
-AliasOutput = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, c_int32, POINTER(c_int64))
-SendOutput = CFUNCTYPE(c_int32, c_void_p, c_int32)
-RetainInput = CFUNCTYPE(c_void_p, c_void_p, c_int32)
-ReleaseInput = CFUNCTYPE(None, c_void_p)
-Content = CFUNCTYPE(c_uint64, c_void_p, c_int32, c_void_p, c_int64)
+Told = CFUNCTYPE(None, c_void_p, c_int32)
 
 
 class RunOptions(ctypes.Structure):
@@ -24,12 +21,12 @@ class RunOptions(ctypes.Structure):
         ("struct_size", c_uint32),
         ("max_threads", c_int32),
         ("user", c_void_p),
-        ("alloc_output", AllocOutput),
-        ("alias_output", AliasOutput),
-        ("send_output", SendOutput),
-        ("retain_input", RetainInput),
-        ("release_input", ReleaseInput),
-        ("content", Content),
+        ("alloc_output", c_void_p),
+        ("alias_output", c_void_p),
+        ("send_output", c_void_p),
+        ("retain_input", c_void_p),
+        ("release_input", c_void_p),
+        ("content", c_void_p),
     ]
 
 
@@ -59,12 +56,12 @@ _SIGNATURES: dict[str, tuple[type | None, list]] = {
     "disc_close": (None, [c_void_p]),
     "disc_isa": (c_char_p, [c_void_p]),
     "disc_loader": (c_char_p, [c_void_p]),
-    "disc_execute": (c_int32, [c_void_p, c_void_p, POINTER(RunOptions)]),
-    "disc_run_begin": (c_void_p, [c_void_p, POINTER(RunOptions)]),
+    "disc_execute": (c_int32, [c_void_p, c_void_p, c_void_p]),
     "disc_run_set_input": (c_int32, [c_void_p, c_int32, c_void_p]),
     "disc_run_advance": (c_int32, [c_void_p, POINTER(c_int32)]),
-    "disc_run_end": (c_int32, [c_void_p]),
-    "disc_content_hash": (c_uint64, [c_void_p, c_int64]),
+    "disc_host_set_python": (None, [c_void_p]),
+    "disc_host_advance": (c_int32, [c_void_p, POINTER(c_int32)]),
+    "disc_host_end": (c_int32, [c_void_p]),
     "disc_set_num_threads": (c_int32, [c_int32]),
     "disc_num_threads": (c_int32, []),
     "disc_set_target": (c_int32, [c_char_p]),
@@ -107,4 +104,37 @@ def library() -> ctypes.CDLL:
     for name, (restype, argtypes) in _SIGNATURES.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = restype, argtypes
+    names = "Py_IncRef Py_DecRef PyGILState_Ensure PyGILState_Release Py_IsInitialized PyCapsule_New PyCapsule_GetPointer".split()
+    lib.disc_host_set_python((c_void_p * len(names))(*(ctypes.cast(getattr(ctypes.pythonapi, n), c_void_p).value for n in names)))
     return lib
+
+
+class Capsules:
+    """Functions of ``disc_host.h`` that give capsules: called with the interpreter's lock."""
+
+    def __init__(self) -> None:
+        lib = ctypes.PyDLL(library()._name, handle=library()._handle)
+        self.block: Callable[[bytes, int], Any] = _giving(lib.disc_host_block, c_char_p, c_int64)
+        self.claim: Callable[[int, int], Any] = _giving(lib.disc_host_claim, c_void_p, c_int64)
+        self.executable: Callable[[int], Any] = _giving(lib.disc_host_executable, c_void_p)
+        self.run: Callable[[int, int], Any] = _giving(lib.disc_host_run, c_void_p, c_void_p)
+        pointer = ctypes.PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+        self.address: Callable[[Any], int] = lambda capsule: pointer(capsule, None)
+
+
+def _giving(function: Any, *argtypes: Any) -> Any:
+    function.restype, function.argtypes = py_object, argtypes
+    return function
+
+
+@functools.cache
+def capsules() -> Capsules:
+    library()
+    return Capsules()
+
+
+@functools.cache
+def callbacks() -> tuple[int | None, ...]:
+    """The callbacks of `RunOptions`, in its order: functions of the library, since no exception may cross C (``disc_host.h``)."""
+    names = ("alloc_output", "alias_output", "send_output", "retain_input", "release_input", "content")
+    return tuple(ctypes.cast(getattr(library(), f"disc_host_{name}"), c_void_p).value for name in names)

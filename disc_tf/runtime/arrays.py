@@ -50,6 +50,14 @@ def fitting(dtype: str, name: str, value: object) -> np.ndarray:
     return array if array.flags.c_contiguous else np.asarray(array, order="C")
 
 
+def numpy_dtype(dtype: str) -> np.dtype:
+    """numpy's dtype for an artefact's dtype name: of bf16 ml_dtypes' one if the program imported that, else uint16."""
+    if dtype != "bf16":
+        return DTYPES[dtype]
+    ml_dtypes = sys.modules.get("ml_dtypes")
+    return np.dtype(ml_dtypes.bfloat16 if ml_dtypes is not None else np.uint16)
+
+
 class Memrefs:
     """Descriptions of arrays (``disc_memref``: address, rank, where the extents are) one behind the other at ``address``, then the extents;
     None leaves a place empty. To be kept while they are read."""

@@ -7,22 +7,19 @@ say) or of uint16 with the bits; a bf16 result has ml_dtypes' dtype if the progr
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from disc_tf.runtime import _capi
-from disc_tf.runtime.arrays import DTYPES, Memrefs, address, fitting
+from disc_tf.runtime.arrays import Memrefs, fitting
 from disc_tf.runtime.artifact import ArgSpec, Artifact, ResultSpec, pack, unpack
 from disc_tf.runtime.artifact_file import read_file
-from disc_tf.runtime.forks import reset_when_forked
+from disc_tf.runtime.host import Host, Layout
 
 _CODES = {
     3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 7: "PERMISSION_DENIED", 8: "RESOURCE_EXHAUSTED", 9: "FAILED_PRECONDITION", 11: "OUT_OF_RANGE",
@@ -119,121 +116,6 @@ def trim() -> None:
     _capi.library().disc_trim()
 
 
-def numpy_dtype(dtype: str) -> np.dtype:
-    """numpy's dtype for an artefact's dtype name; bf16 as the module's docstring says."""
-    if dtype != "bf16":
-        return DTYPES[dtype]
-    ml_dtypes = sys.modules.get("ml_dtypes")
-    return np.dtype(ml_dtypes.bfloat16 if ml_dtypes is not None else np.uint16)
-
-
-@dataclass(slots=True)
-class _State:
-    """What the callbacks of one run work on."""
-
-    results: tuple[ResultSpec, ...]
-    inputs: list[np.ndarray | None]
-    given: Sequence[np.ndarray | None]
-    made: list[np.ndarray | None] = field(default_factory=list)
-    sent: list[int] = field(default_factory=list)
-    #: told of each result when it is complete, in the run's thread
-    on_output: Callable[[int, np.ndarray], None] | None = None
-    error: Exception | None = None
-    #: of the executable: argument -> the array that was hashed, and the hash
-    contents: dict[int, tuple[np.ndarray | None, int]] = field(default_factory=dict)
-
-    def allocate(self, index: int, dims: tuple[int, ...]) -> np.ndarray:
-        spec = self.results[index]
-        given = self.given[index] if self.given else None
-        if given is None:
-            return np.empty(dims, numpy_dtype(spec.dtype))
-        if given.shape != dims:
-            raise ValueError(f"result {spec.name}: the given array has shape {given.shape}, {dims} came out")
-        if given.dtype.itemsize != numpy_dtype(spec.dtype).itemsize or not given.flags.carray:
-            raise ValueError(f"result {spec.name}: the given array must be writable, contiguous and of {spec.dtype}")
-        return given
-
-
-_states: dict[int, _State] = {}  # runs that are under way, by the callbacks' `user`
-_held: dict[int, np.ndarray] = {}  # arrays that packed constants were made from, by handle
-_keys = itertools.count(1)
-
-
-def _guarded(state: _State, action, failed):
-    """Exceptions cannot cross C: kept in the state, raised when the run has returned."""
-    try:
-        return action()
-    except Exception as error:  # whatever it is, it is raised later
-        state.error = state.error or error
-        return failed
-
-
-@_capi.AllocOutput
-def _alloc_output(user, index, rank, dims, _bytes):
-    state = _states[user]
-
-    def make():
-        array = state.allocate(index, tuple(dims[:rank]))
-        state.made[index] = array
-        return address(array)
-
-    return _guarded(state, make, None)
-
-
-@_capi.AliasOutput
-def _alias_output(user, index, source, rank, dims):
-    state = _states[user]
-
-    def make():
-        view = state.inputs[source].reshape(tuple(dims[:rank]))
-        if state.given and state.given[index] is not None:
-            target = state.allocate(index, view.shape)
-            target[...] = view
-            view = target
-        state.made[index] = view
-        return 0
-
-    return _guarded(state, make, 13)
-
-
-@_capi.SendOutput
-def _send_output(user, index):
-    state = _states[user]
-    state.sent.append(index)
-    made = state.made[index]
-    if state.on_output is None or made is None:
-        return 0
-    tell = state.on_output
-
-    def told() -> int:
-        tell(index, made)
-        return 0
-
-    return _guarded(state, told, 13)
-
-
-@_capi.RetainInput
-def _retain_input(user, index):
-    handle = next(_keys)
-    _held[handle] = _states[user].inputs[index]
-    return handle
-
-
-@_capi.ReleaseInput
-def _release_input(handle):
-    _held.pop(handle, None)
-
-
-@_capi.Content
-def _content(user, index, data, size):
-    # an array is known by its identity: whoever changes one in place has to give another one
-    state = _states[user]
-    array, known = state.inputs[index], state.contents.get(index)
-    if known is None or known[0] is not array:
-        known = state.contents[index] = array, _capi.library().disc_content_hash(data, size)
-    return known[1]
-
-
 def set_trust(trust_file: str | os.PathLike[str] | None) -> None:
     """From now on this process loads code only if a key of ``trust_file`` signed it (docs/service.md, signing).
 
@@ -257,12 +139,10 @@ class Executable:
     """
 
     def __init__(self, handle: int, artifact: Artifact) -> None:
-        self._handle = handle
-        self.reset_locks()
-        self._inside = 0  # calls that hold the handle; the last one out closes it after `close`
-        self._closed = False
+        #: the handle's capsule: the code is dropped with the last reference to it, that of a run under way included
+        self._loaded: Any = _capi.capsules().executable(handle)
         self._lib = _capi.library()
-        self._contents: dict[int, tuple[np.ndarray | None, int]] = {}
+        self._contents: dict[int, tuple[np.ndarray, int]] = {}
         self.artifact = artifact
         self.args: tuple[ArgSpec, ...] = artifact.args
         self.results: tuple[ResultSpec, ...] = artifact.results
@@ -270,11 +150,7 @@ class Executable:
         self.loader: str = self._lib.disc_loader(handle).decode()
         self.bound = frozenset(i for i in range(len(self.args)) if self._lib.disc_arg_bound(handle, i))
         self._wanted = [(i, a.dtype, a.name) for i, a in enumerate(self.args) if i not in self.bound]
-        reset_when_forked(self)
-
-    def reset_locks(self) -> None:
-        """Also in a forked process: what threads that are not there had entered stays loaded."""
-        self._lock = threading.Lock()
+        self._layout = Layout(self.args, self.results, self.bound)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Executable:
@@ -316,16 +192,10 @@ class Executable:
         for (i, dtype, name), value in zip(self._wanted, args, strict=True):
             inputs[i] = fitting(dtype, name, value)
         memrefs = Memrefs(inputs)
-        key, options = self._begin(inputs, outputs, max_threads)
-        try:
-            handle = self._enter()
-            try:
-                code = self._lib.disc_execute(handle, memrefs.address, options)
-            finally:
-                self._leave()
-            return self._results(key, code)
-        finally:
-            del _states[key]
+        host = Host(self._layout, inputs, outputs, self._contents)
+        _loaded, handle = self._open()
+        code = self._lib.disc_execute(handle, memrefs.address, host.options(max_threads))
+        return finished(host, code)
 
     def start(
         self,
@@ -340,15 +210,7 @@ class Executable:
 
     def close(self) -> None:
         """Drops the code; later runs raise. Runs under way end well."""
-        with self._lock:
-            self._closed = True
-            handle = self._idle()
-        if handle:
-            self._lib.disc_close(handle)
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", 0) and not sys.is_finalizing():
-            self.close()
+        self._loaded = None
 
     def __enter__(self) -> Self:
         return self
@@ -356,47 +218,23 @@ class Executable:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _enter(self) -> int:
-        """The handle, good until `_leave`."""
-        with self._lock:
-            if self._closed:
-                raise ValueError("the executable was closed")
-            self._inside += 1
-            return self._handle
+    def _open(self) -> tuple[Any, int]:
+        """What keeps the code loaded as long as it is referred to, and the handle."""
+        loaded = self._loaded
+        if loaded is None:
+            raise ValueError("the executable was closed")
+        return loaded, _capi.capsules().address(loaded)
 
-    def _leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            handle = self._idle()
-        if handle:
-            self._lib.disc_close(handle)
 
-    def _idle(self) -> int:
-        """The handle for the caller to close, 0 if that is not its business. The lock is held."""
-        if not self._closed or self._inside:
-            return 0
-        handle, self._handle = self._handle, 0
-        return handle
-
-    def _begin(
-        self, inputs: list, outputs: Sequence | None, max_threads: int, on_output: Callable[[int, np.ndarray], None] | None = None
-    ) -> tuple[int, _capi.RunOptions]:
-        if outputs is not None and len(outputs) != len(self.results):
-            raise TypeError(f"{len(self.results)} outputs are needed, {len(outputs)} were given")
-        key = next(_keys)
-        _states[key] = _State(self.results, inputs, outputs or (), [None] * len(self.results), on_output=on_output, contents=self._contents)
-        options = _capi.RunOptions(
-            ctypes.sizeof(_capi.RunOptions), max_threads, key,
-            _alloc_output, _alias_output, _send_output, _retain_input, _release_input, _content,
-        )  # fmt: skip
-        return key, options
-
-    def _results(self, key: int, code: int) -> list[np.ndarray]:
-        state = _states[key]
-        if state.error is not None:
-            raise state.error
-        _check(code)
-        return [array for array in state.made if array is not None]
+def finished(host: Host, code: int) -> list[np.ndarray]:
+    """The results of a run that has ended with ``code``."""
+    host.remember()
+    if host.error is not None:
+        raise host.error
+    if (misfit := host.misfit()) is not None:
+        raise misfit
+    _check(code)
+    return [array for i in range(len(host.layout.results)) if (array := host.result(i)) is not None]
 
 
 class Run:
@@ -410,20 +248,15 @@ class Run:
         on_output: Callable[[int, np.ndarray], None] | None = None,
     ) -> None:
         self._handle = 0
+        self._place: Any = None  # ends the run with the last reference: the first attribute to go
         self._executable = executable
         self._lib = _capi.library()
-        self._key, options = executable._begin([None] * len(executable.args), outputs, max_threads, on_output)
-        try:
-            handle = executable._enter()
-            try:
-                self._handle = self._lib.disc_run_begin(handle, options) or 0
-            finally:
-                executable._leave()
-            if not self._handle:
-                raise last_error()
-        except BaseException:
-            del _states[self._key]
-            raise
+        self._host = Host(executable._layout, [None] * len(executable.args), outputs, executable._contents, on_output)
+        _loaded, handle = executable._open()
+        self._place = _capi.capsules().run(handle, self._host.options(max_threads))
+        self._handle = ctypes.c_void_p.from_address(_capi.capsules().address(self._place)).value or 0
+        if not self._handle:
+            raise last_error()
         self._seen = 0
         #: segments that still waited after the latest `advance`; -1 before the first
         self.remaining = -1
@@ -436,40 +269,42 @@ class Run:
         array = fitting(spec.dtype, spec.name, value)
         memrefs = Memrefs([array])  # as long as the call takes
         _check(self._lib.disc_run_set_input(self._live(), index, memrefs.address))
-        _states[self._key].inputs[index] = array
+        self._host.set_input(index, array)
 
     def advance(self) -> dict[int, np.ndarray]:
         """Runs the segments that are ready; the results that came out now, by index."""
-        handle, state = self._live(), _states[self._key]
+        handle, host = self._live(), self._host
         remaining = ctypes.c_int32(-1)
-        code = self._lib.disc_run_advance(handle, remaining)
+        # Python is told of results: never on the thread whose signal handlers may raise there
+        apart = host.on_output is not None and threading.current_thread() is threading.main_thread()
+        code = (self._lib.disc_host_advance if apart else self._lib.disc_run_advance)(handle, remaining)
         self.remaining = remaining.value
-        if state.error is not None:
-            raise state.error
+        if host.error is not None:
+            raise host.error
+        if (misfit := host.misfit()) is not None:
+            raise misfit
         _check(code)
-        fresh = {i: array for i in state.sent[self._seen :] if (array := state.made[i]) is not None}
-        self._seen = len(state.sent)
+        sent = host.sent()
+        fresh = {i: array for i in sent[self._seen :] if (array := host.result(i)) is not None}
+        self._seen = len(sent)
         return fresh
 
     def finish(self) -> list[np.ndarray]:
         """Ends the run and gives all results. DiscError FAILED_PRECONDITION if an input is missing."""
-        handle, self._handle = self._handle, 0
-        if not handle:
-            raise ValueError("the run has ended")
-        try:
-            return self._executable._results(self._key, self._lib.disc_run_end(handle))
-        finally:
-            del _states[self._key]
+        self._live()
+        return finished(self._host, self._end())
 
     def __enter__(self) -> Self:
         return self
 
     def abandon(self) -> None:
         """Ends the run whatever state it is in and frees what it holds; nothing if it has ended."""
-        handle, self._handle = self._handle, 0
-        if handle:
-            self._lib.disc_run_end(handle)
-            del _states[self._key]
+        if self._handle:
+            self._end()
+
+    def _end(self) -> int:
+        self._handle = 0
+        return self._lib.disc_host_end(_capi.capsules().address(self._place))
 
     def _live(self) -> int:
         if not self._handle:
@@ -478,7 +313,3 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.abandon()
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self.abandon()

@@ -29,9 +29,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from disc_tf.runtime.arrays import numpy_dtype
 from disc_tf.runtime.artifact import ArgSpec, Artifact, ArtifactError, ResultSpec
 from disc_tf.runtime.artifact_file import verify_file
-from disc_tf.runtime.executable import Executable, Run, num_threads, numpy_dtype
+from disc_tf.runtime.executable import Executable, Run, num_threads
 from disc_tf.runtime.forks import reset_when_forked
 
 

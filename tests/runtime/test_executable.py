@@ -327,16 +327,28 @@ def test_fork_with_a_running_pool():
     np.testing.assert_array_equal(exe.run([w, x, _n(1)])[0], want)
 
 
-def test_fork_while_another_thread_holds_the_lock():
+def test_fork_while_another_thread_is_in_a_run():
     w, x = _inputs(3, 5)
     exe = Executable.from_artifact(toy.artifact(w))
     want = exe.run([w, x, _n(1)])[0]
-    with exe._lock:  # as a thread that is entering or leaving a run
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(20)
-            os._exit(0 if np.array_equal(exe.run([w, x, _n(1)])[0], want) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            exe.run([w, x, _n(1)])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for _ in range(5):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                os._exit(0 if np.array_equal(exe.run([w, x, _n(1)])[0], want) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        stop.set()
+        thread.join()
 
 
 def _child(code: str, **env: str) -> subprocess.CompletedProcess:

@@ -48,6 +48,7 @@ FILLED_IN: dict[str, Any] = {
     "checks.0.message": "argument kernel", "checks.0.node": "kernel", "kernels": {},
     "steps": {"x86-64-v2": (StepSpec("gemm", ("n6",), (("k",),)),)},
     "signed": SignedStatement(b"statement", b"signature"),
+    "unused": ("z",),
 }  # fmt: skip
 SIGNED: dict[str, Any] = {
     "args.0.kind": "host", "args.0.dtype": "f16", "args.0.dims": (4, 0), "args": ARTIFACT.args[:1], "results.0.dtype": "f64",

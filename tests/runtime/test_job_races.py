@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
+import functools
 import gc
 import sys
 import threading
@@ -15,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from disc_tf.runtime import Runner, _capi, load
+from disc_tf.runtime import Runner, _capi, counters, load
 from disc_tf.runtime import executable as runtime
+from disc_tf.runtime.host import Host
 from tests.runtime import staged_models as models
 
 ROWS = 3
@@ -38,12 +41,13 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._library, name)
 
-    def disc_run_begin(self, *args: Any) -> int:
-        handle = self._library.disc_run_begin(*args)
+    def begin(self, run: Callable[..., Any], *args: Any) -> Any:
+        """`_capi.Capsules.run`, which a run ends with at the latest."""
+        place = run(*args)
         with self._lock:
-            self.live.add(handle)
+            self.live.add(handle_in(_capi.capsules().address(place)))
             self.began += 1
-        return handle
+        return place
 
     def _call(self, what: str, handle: int, call: Callable[[], int], *, last: bool = False) -> int:
         with self._lock:
@@ -70,8 +74,12 @@ class Watched:
     def disc_run_advance(self, handle: int, remaining: Any) -> int:
         return self._call("advance", handle, lambda: self._library.disc_run_advance(handle, remaining))
 
-    def disc_run_end(self, handle: int) -> int:
-        return self._call("end", handle, lambda: self._library.disc_run_end(handle), last=True)
+    def disc_host_end(self, place: int) -> int:
+        return self._call("end", handle_in(place), lambda: self._library.disc_host_end(place), last=True)
+
+
+def handle_in(place: int) -> int:
+    return ctypes.c_void_p.from_address(place).value or 0
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +91,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    out = Watched(_capi.library())
+    out, capsules = Watched(_capi.library()), _capi.capsules()
     monkeypatch.setattr(_capi, "library", lambda: out)
+    monkeypatch.setattr(capsules, "run", functools.partial(out.begin, capsules.run))
     return out
 
 
@@ -102,6 +111,11 @@ def eager_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def live_hosts() -> int:
+    """What runs of the process hold."""
+    return sum(isinstance(x, Host) for x in gc.get_objects())
+
+
 def eventually(condition: Callable[[], bool]) -> bool:
     end = time.monotonic() + 30
     while not condition() and time.monotonic() < end:
@@ -117,7 +131,7 @@ INPUTS = {n: RNG.standard_normal((ROWS, 32)).astype(np.float32) for n in "abc"}
 def test_feeding_cancelling_and_dropping_by_many_threads(runner: Runner, watched: Watched) -> None:
     """Each job: a thread for each input, and one that cancels early, late or never. Answers are right or the job was cancelled."""
     want = {n: x.tobytes() for n, x in runner.run(INPUTS).items()}
-    states, end = set(runtime._states), time.monotonic() + 1.2
+    before, end = live_hosts(), time.monotonic() + 1.2
     failures: list[object] = []
     ended = {"well": 0, "cancelled": 0}
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -149,7 +163,7 @@ def test_feeding_cancelling_and_dropping_by_many_threads(runner: Runner, watched
     del job, calls, cancel
     assert not failures and not watched.wrong
     assert min(ended.values()) > 5, ended
-    assert eventually(lambda: not watched.live and set(runtime._states) <= states), "runs that never ended"
+    assert eventually(lambda: live_hosts() <= before), "runs that never ended"
 
 
 class Hooked:
@@ -211,6 +225,8 @@ def test_cancelling_from_within(runner: Runner, watched: Watched) -> None:
 
 
 def test_no_thread_to_drive_is_the_failure_of_the_run(runner: Runner, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = live_hosts()
+
     def no_thread(_work: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -220,7 +236,7 @@ def test_no_thread_to_drive_is_the_failure_of_the_run(runner: Runner, watched: W
         with pytest.raises(RuntimeError, match="can't start new thread"):
             future.result(30)
     del job, future
-    assert eventually(lambda: not watched.live) and not watched.wrong
+    assert eventually(lambda: live_hosts() <= before) and not watched.wrong
 
 
 def test_waiting_for_cancelled_outputs_ends(runner: Runner) -> None:
@@ -236,38 +252,43 @@ def test_waiting_for_cancelled_outputs_ends(runner: Runner) -> None:
 
 
 def test_starting_a_closed_model_leaves_nothing(runner: Runner) -> None:
-    before = dict(runtime._states)
+    before = live_hosts()
     runner.close()
     for start in (runner.start, lambda: runner.run_async(INPUTS), lambda: runner.run(INPUTS)):
         with pytest.raises(ValueError, match="was closed"):
             start()
-    assert runtime._states == before
+    assert live_hosts() == before
 
 
 def test_a_run_that_cannot_begin_says_why(runner: Runner, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = dict(runtime._states)
-    monkeypatch.setattr(watched, "disc_run_begin", lambda *_: None)
+    before = live_hosts()
+    real = _capi.capsules().run
+
+    def failing(*args: Any) -> Any:
+        place = real(*args)
+        watched.disc_host_end(_capi.capsules().address(place))
+        return place
+
+    monkeypatch.setattr(_capi.capsules(), "run", failing)
     monkeypatch.setattr(watched, "disc_last_error", lambda: b"out of memory", raising=False)
     monkeypatch.setattr(watched, "disc_last_error_code", lambda: 8, raising=False)
     with pytest.raises(runtime.DiscError, match="RESOURCE_EXHAUSTED: out of memory"):
         runner.start()
-    assert runtime._states == before
+    assert live_hosts() == before
 
 
 def test_closing_waits_for_who_is_inside(path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The handle that a call was given stays good until the call has returned."""
     runner = load(path)
-    closed: list[int] = []
-    close, execute = watched.disc_close, watched.disc_execute
-    monkeypatch.setattr(watched, "disc_close", lambda h: (closed.append(h), close(h)), raising=False)
+    execute, live = watched.disc_execute, counters()["images_live"]
 
     def slow(*args: Any) -> int:
         runner.close()
-        assert not closed
+        assert counters()["images_live"] == live
         return execute(*args)
 
     monkeypatch.setattr(watched, "disc_execute", slow, raising=False)
     assert runner.run(INPUTS).keys() == {"l9", "l3", "l6"}
-    assert len(closed) == 1
+    assert counters()["images_live"] == live - 1
     with pytest.raises(ValueError, match="was closed"):
         runner.run(INPUTS)

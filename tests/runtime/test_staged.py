@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from disc_tf.runtime import DiscError, Runner, counters
-from disc_tf.runtime import executable as runtime
+from disc_tf.runtime.host import Host
 from tests.runtime import staged_models as models
 
 RNG = np.random.default_rng(7)
@@ -203,7 +203,7 @@ def test_abandoned_runs_leak_nothing(runners: dict[str, Runner]) -> None:
 
     def state() -> tuple[int, int, int]:
         c = counters()
-        return c["arena_in_use_bytes"], c["prepared_live_bytes"], len(runtime._states)
+        return c["arena_in_use_bytes"], c["prepared_live_bytes"], sum(isinstance(x, Host) for x in gc.get_objects())
 
     before = state()
     jobs = [runner.start() for _ in range(12)]
@@ -211,7 +211,7 @@ def test_abandoned_runs_leak_nothing(runners: dict[str, Runner]) -> None:
         job.feed("ab"[i % 2], inputs["ab"[i % 2]])
     jobs[0].outputs["early"].result(30)
     for _ in range(500):
-        if len(runtime._states) == before[2] + 12 and state()[0] > before[0]:
+        if state()[2] == before[2] + 12 and state()[0] > before[0]:
             break
         time.sleep(0.01)
     assert state()[0] > before[0], "kept values live while their run does"

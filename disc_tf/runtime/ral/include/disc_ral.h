@@ -19,6 +19,7 @@ extern "C" {
 #define DISC_EXPORT __attribute__((visibility("default")))
 #define DISC_RAL_API_VERSION 1u
 
+enum { DISC_COPY = -1 }; /* of alias_output */
 enum { DISC_KIND_CONST = 0, DISC_KIND_HOST = 1, DISC_KIND_DEVICE = 2 };
 enum {
   DISC_F16 = 1, DISC_BF16, DISC_F32, DISC_F64, DISC_I8, DISC_I16, DISC_I32, DISC_I64,
@@ -43,7 +44,7 @@ typedef struct {
   void* user;          /* first argument of the callbacks */
   /* Memory for result `index`: `bytes` bytes (not null unless bytes is 0); null: no memory. */
   void* (*alloc_output)(void* user, int32_t index, int32_t rank, const int64_t* dims, int64_t bytes);
-  /* Result `index` is input `input` with these dims. May be null: then the RAL copies into alloc_output's memory. */
+  /* Result `index` is input `input` with these dims. May be null, or return DISC_COPY: then the RAL copies into alloc_output's memory. */
   int32_t (*alias_output)(void* user, int32_t index, int32_t input, int32_t rank, const int64_t* dims);
   /* Result `index` is complete. May be null. */
   int32_t (*send_output)(void* user, int32_t index);

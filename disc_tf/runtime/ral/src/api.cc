@@ -6,6 +6,7 @@
 #include "cpu.h"
 #include "disc_ral.h"
 #include "executable.h"
+#include "last_error.h"
 #include "memory.h"
 #include "model_file.h"
 #include "packs.h"

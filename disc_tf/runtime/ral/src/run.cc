@@ -291,19 +291,18 @@ int32_t disc_context::alias_output(int32_t index, int32_t input, int32_t rank, c
   if (!in) return status_.code;
   int64_t bytes = 0, in_bytes = 0;
   bool negative = false;
-  if (!options_.alias_output || is_bound(input)) {  // the file's pages are not handed out
-    void* data = alloc_output(index, rank, dims);
-    if (!data) return status_.code;
-    tensor_bytes(rank, dims, disc::dtype_size(artifact().results[index].dtype), &bytes, &negative);
-    tensor_bytes(in->rank, in->dims, disc::dtype_size(artifact().args[input].dtype), &in_bytes, &negative);
-    if (bytes != in_bytes) return fail_internally(Code::kInternal, "a view has another size than its input");
-    if (bytes > 0) std::memcpy(data, in->data, static_cast<size_t>(bytes));
-    return 0;
-  }
   if (check_output(index, rank, dims, &bytes) != 0) return status_.code;
   tensor_bytes(in->rank, in->dims, disc::dtype_size(artifact().args[input].dtype), &in_bytes, &negative);
   if (bytes != in_bytes) return fail_internally(Code::kInternal, "a view has another size than its input");
-  if (const int32_t rc = options_.alias_output(options_.user, index, input, rank, dims); rc != 0)
+  const bool copied = !options_.alias_output || is_bound(input);  // the file's pages are not handed out
+  const int32_t rc = copied ? DISC_COPY : options_.alias_output(options_.user, index, input, rank, dims);
+  if (rc == DISC_COPY) {
+    void* data = alloc_output(index, rank, dims);
+    if (!data) return status_.code;
+    if (bytes > 0) std::memcpy(data, in->data, static_cast<size_t>(bytes));
+    return 0;
+  }
+  if (rc != 0)
     return fail_internally(rc, "result " + artifact().results[index].name + " could not be made a view of " + disc::called(artifact(), input));
   outputs_[index] = Output::kMade;
   return 0;
