@@ -113,7 +113,7 @@ def test_numpy_is_enough_for_the_doctor(tmp_path: Path) -> None:
         ({"tensorflow"}, ["tensorflow"], 1, {"compiler", "op library"}),
         ({"llvmlite"}, ["compiler"], 1, {"compiler", "server"}),
     ],
-    ids=str,
+    ids=["serve", "serve needed", "another needed", "tensorflow", "compiler"],  # of a set the order changes with the process
 )
 def test_the_doctor_marks_what_is_missing(hidden: set[str], need: list[str], code: int, missing: set[str], tmp_path: Path) -> None:
     hidden = hidden | {"tensorflow"}  # which takes seconds to import
