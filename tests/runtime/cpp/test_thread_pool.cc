@@ -166,6 +166,54 @@ TEST(width_honours_grain_cap_and_runs) {
   EXPECT_EQ(pool.width(w), 4);
 }
 
+namespace {
+
+using disc::Contention;
+using disc::SwitchMeter;
+using std::chrono::milliseconds;
+
+Contention::Time at(int ms) { return Contention::Time(milliseconds(ms)); }
+
+int64_t g_switches = 0;
+int64_t fake_switches() { return g_switches; }
+
+}  // namespace
+
+TEST(a_meter_counts_between_readings) {
+  SwitchMeter meter;
+  g_switches = 5;
+  EXPECT_EQ(meter.take(fake_switches, at(1000)), 0);  // nothing is known of the time before
+  g_switches = 9;
+  EXPECT_EQ(meter.take(fake_switches, at(1000)), 0);  // a moment ago
+  EXPECT_EQ(meter.take(fake_switches, at(1010)), 4);
+  EXPECT_EQ(meter.take(fake_switches, at(1020)), 0);
+  g_switches = 50;
+  EXPECT_EQ(meter.take(fake_switches, at(1120)), 0);  // too long ago to be of a run
+  g_switches = 51;
+  EXPECT_EQ(meter.take(fake_switches, at(1130)), 1);
+}
+
+TEST(contention_is_a_rate_of_switches) {
+  const struct {
+    int every_ms, switches, windows;
+    bool calm;
+  } cases[] = {
+      {1, 0, 5, true}, {10, 1, 5, true},    // two in a window
+      {5, 1, 5, false}, {1, 1, 5, false},   // four, twenty
+      {100, 5, 3, true}, {100, 20, 3, false},  // readings that are rarer than windows
+  };
+  for (const auto& c : cases) {
+    Contention contention;
+    EXPECT_EQ(contention.calm(), true);
+    int now = 1000;
+    contention.note(0, at(now));
+    for (const int end = now + std::max(20, c.every_ms) * c.windows; now < end;) contention.note(c.switches, at(now += c.every_ms));
+    EXPECT_EQ(contention.calm(), c.calm);
+    for (int i = 0; i < 3; ++i) contention.note(0, at(now += 20));  // the others have ended
+    EXPECT_EQ(contention.calm(), true);
+  }
+}
+
 TEST(all_threads_take_part) {
   ThreadPool::get().set_threads(4);
   std::vector<std::thread::id> ids(200);

@@ -109,6 +109,7 @@ struct alignas(64) ThreadPool::Worker {
   int part = 0;  // its place in the job in `mail`
   alignas(64) std::atomic<Job*> mail{nullptr};
   std::atomic<uint32_t> parked{0};
+  SwitchMeter meter;
   MemoryPool::Block scratch;
 
   // The scratch for a job; false if there is no memory, and then the caller does the work.
@@ -160,13 +161,25 @@ int ThreadPool::threads() {
 
 void ThreadPool::set_threads(int n) { limit_.store(std::min(n, kMaxWorkers + 1), std::memory_order_relaxed); }
 
+void ThreadPool::measure_caller() {
+  thread_local SwitchMeter meter;
+  measure(meter);
+}
+
+void ThreadPool::measure(SwitchMeter& meter) {
+  const auto now = std::chrono::steady_clock::now();
+  contention_.note(meter.take(involuntary_switches, now), now);
+}
+
 bool ThreadPool::worth_waiting(std::chrono::steady_clock::duration passed) const {
+  if (!contention_.calm()) return false;
   const int runs = runs_.load(std::memory_order_relaxed);
   if (runs > std::max(1, limit_.load(std::memory_order_relaxed))) return false;  // others need the CPUs
   return passed < (runs > 0 ? kSpinInRun : kSpin);
 }
 
 bool ThreadPool::wanted(std::chrono::steady_clock::duration passed) const {
+  if (!contention_.calm()) return false;
   const int runs = runs_.load(std::memory_order_relaxed);
   if (runs >= limit_.load(std::memory_order_relaxed)) return false;  // the threads of the runs are all that there may be
   return passed < (runs > 0 ? kSpinInRun : kSpin);
@@ -220,6 +233,7 @@ void* ThreadPool::thread_main(void* argument) {
     w.pool->set_idle(w.index);
     std::atomic<uint32_t>* pending = &job->pending;
     if (pending->fetch_sub(1, std::memory_order_acq_rel) == (kSleeping | 1)) futex_wake(pending);
+    w.pool->measure(w.meter);
   }
   return nullptr;
 }

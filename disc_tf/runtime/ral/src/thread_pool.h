@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "contention.h"
 #include "disc_ral_abi.h"
 
 namespace disc {
@@ -25,7 +26,9 @@ class ThreadPool {
   class ActiveRun {
    public:
     ActiveRun() : pool_(ThreadPool::get()) { pool_.runs_.fetch_add(1, std::memory_order_relaxed); }
-    ~ActiveRun() { pool_.runs_.fetch_sub(1, std::memory_order_relaxed); }
+    ~ActiveRun() {
+      if (pool_.runs_.fetch_sub(1, std::memory_order_relaxed) == 1) pool_.measure_caller();
+    }
     ActiveRun(const ActiveRun&) = delete;
     ActiveRun& operator=(const ActiveRun&) = delete;
 
@@ -59,12 +62,16 @@ class ThreadPool {
   void start_workers(int count);
   int claim(int count, Worker** out);
   void set_idle(int index);
+  // A thread tells how often it was preempted. Callers do when no other run is left: many runs preempt each other.
+  void measure_caller();
+  void measure(SwitchMeter& meter);
   // Whether a caller waits actively for its workers still, after this long; not with more runs than threads.
   bool worth_waiting(std::chrono::steady_clock::duration passed) const;
   // Whether an idle worker stays awake still; not while each of the threads has a run of its own, since no launch is given more then.
   bool wanted(std::chrono::steady_clock::duration passed) const;
 
   static std::atomic<ThreadPool*> instance_;
+  Contention contention_;
   std::mutex mutex_;  // starts of threads
   std::atomic<int> limit_{0}, workers_{0}, runs_{0};
   std::array<std::atomic<uint64_t>, (kMaxWorkers + 64) / 64> idle_{};
