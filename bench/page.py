@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,39 @@ _NAMES = {"tensorflow": "TensorFlow", "xla": "XLA", "onnxruntime": "ONNX Runtime
 
 def replace_measured(page: str, text: str) -> str:
     """The page with its measured part replaced; ``ValueError`` if it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    return _between(page, BEGIN, END, text)
+
+
+def replace_part(page: str, part: str, text: str) -> str:
+    """The page with another generated part replaced; ``ValueError`` if it has none."""
+    return _between(page, f"<!-- {part}: begin -->", f"<!-- {part}: end -->", text)
+
+
+def _between(page: str, opening: str, closing: str, text: str) -> str:
+    before, begin, rest = page.partition(opening)
+    _, end, after = rest.partition(closing)
     if not begin or not end:
-        raise ValueError(f"the page has no part between {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n{text}{END}{after}"
+        raise ValueError(f"the page has no part between {opening} and {closing}")
+    return f"{before}{opening}\n{text}{closing}{after}"
+
+
+def contention_table(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Model -> load -> engine -> milliseconds; beside each time, how many times the engine's own time on the idle machine that is."""
+    engines = list(dict.fromkeys(e for loads in results.values() for times in loads.values() for e in times))
+    lines = [f"Measured on {cpu_model()}, {len(os.sched_getaffinity(0))} processors.\n"]
+    lines.append("| model | machine | " + " | ".join(_NAMES.get(e, e) for e in engines) + " |")
+    lines.append("| --- | --- |" + " ---: |" * len(engines))
+    for model, loads in results.items():
+        for load, times in loads.items():
+            cells = [_slowdown(times.get(e), loads.get("idle", {}).get(e), load == "idle") for e in engines]
+            lines.append(f"| {model} | {load} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _slowdown(ms: float | None, idle: float | None, is_idle: bool) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms:.2f} ms" if is_idle or not idle else f"{ms:.2f} ms, {ms / idle:.2f}x"
 
 
 def ratios(model: Mapping[str, Any], engine: str) -> list[float]:
