@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import types
 import typing
@@ -276,7 +277,7 @@ class Report:
         return [k for c in self.compiled_clusters for k in c.kernels]
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        data = {"report_version": REPORT_VERSION, "coverage": self.coverage, "reasons": self.reasons}
+        data = {"report_version": REPORT_VERSION, "coverage": self.coverage, "headline": self.headline, "reasons": self.reasons}
         return json.dumps({**data, **dataclasses.asdict(self)}, indent=indent)
 
     @staticmethod
@@ -285,8 +286,17 @@ class Report:
 
         return _load(Report, data)
 
+    @property
+    def headline(self) -> str:
+        """How little was compiled, and the main reason; "" where half of the ops or more are."""
+        return headline(self.compiled_nodes, self.compute_nodes, self.left_out)
+
     def to_text(self, *, left_out_limit: int = 12) -> str:
-        """A summary for a terminal."""
+        """A summary for a terminal. Its first line says so if little was compiled."""
+        return "\n".join([*filter(None, [self.headline]), *self.body(left_out_limit=left_out_limit)])
+
+    def body(self, *, left_out_limit: int = 12) -> list[str]:
+        """The lines of `to_text` behind its headline."""
         lines = [
             f"disc_tf {self.compiler_version}, targets {', '.join(self.targets)}",
             compiled_line(self.clusters, self.compiled_nodes, self.compute_nodes, self.coverage)
@@ -323,7 +333,36 @@ class Report:
             lines.append("  " + shape_line(s))
         if self.verified is not None:
             lines.append(verified_text({"": self.verification}, self.routes) if self.verified else "NOT verified: see above")
-        return "\n".join(lines)
+        return [*lines, *filter(None, [speed_line(self.verification)])]
+
+
+#: reasons of nodes that are no ops to be compiled
+_NOT_COUNTED = frozenset({"VARIABLE", "FED"})
+
+
+def headline(compiled: int, ops: int, left_out: Sequence[LeftOut]) -> str:
+    """``0 of 1,049 ops are compiled: <the reason of most others>``; "" where half of the ops or more are compiled, and for no ops."""
+    if not ops or 2 * compiled >= ops:
+        return ""
+    reasons = Counter((x.code, x.reason) for x in left_out if x.code not in _NOT_COUNTED)
+    why = ""
+    if reasons:
+        (code, reason), count = reasons.most_common(1)[0]
+        example = next(x.node for x in left_out if (x.code, x.reason) == (code, reason))
+        why = f": {reason} ({code}, {counted(count, 'node')}, e.g. {example})"
+    return f"{compiled:,} of {ops:,} ops are compiled{why}"
+
+
+def speed_line(results: Sequence[ShapeResult]) -> str:
+    """The speed over all timed shapes: ``speed: 2.31x TensorFlow's over 6 shapes (least 1.80x at x[1, 8], most ...)``; "" for none."""
+    timed = [(r.original_ms / r.optimized_ms, r) for r in results if r.original_ms and r.optimized_ms]
+    if not timed:
+        return ""
+    mean = math.exp(sum(math.log(ratio) for ratio, _ in timed) / len(timed))
+    ends = []
+    for word, (ratio, r) in (("least", min(timed, key=lambda t: t[0])), ("most", max(timed, key=lambda t: t[0]))):
+        ends.append(f"{word} {ratio:.2f}x at {', '.join(f'{name}{shape}' for name, shape in r.shapes.items())}")
+    return f"speed: {mean:.2f}x TensorFlow's over {counted(len(timed), 'shape')}" + (f" ({'; '.join(ends)})" if len(timed) > 1 else "")
 
 
 def verified_text(found: Mapping[str, Sequence[ShapeResult]], routes: Sequence[str]) -> str:

@@ -8,7 +8,17 @@ from collections import Counter
 from typing import Any
 
 from disc_tf.frontend.saved_model import title_of
-from disc_tf.report import REPORT_VERSION, ClusterReport, Report, ShapeResult, compiled_line, shape_line, verified_text
+from disc_tf.report import (
+    REPORT_VERSION,
+    ClusterReport,
+    Report,
+    ShapeResult,
+    compiled_line,
+    headline,
+    shape_line,
+    speed_line,
+    verified_text,
+)
 
 #: how the main graph is named among the functions
 MAIN_GRAPH = "(main graph)"
@@ -103,6 +113,11 @@ class SavedModelReport:
         return self.compiled_nodes / self.compute_nodes if self.compute_nodes else 0.0
 
     @property
+    def headline(self) -> str:
+        """See `Report.headline`: of this MetaGraph."""
+        return headline(self.compiled_nodes, self.compute_nodes, [x for r in self.reports.values() for x in r.left_out])
+
+    @property
     def reasons(self) -> dict[str, int]:
         """Reason code -> number of nodes left out."""
         return dict(sum((Counter(r.reasons) for r in self.reports.values()), Counter()).most_common())
@@ -112,11 +127,12 @@ class SavedModelReport:
 
     def _data(self) -> dict[str, Any]:
         others = [g._data() for g in self.other_graphs]
-        return {"coverage": self.coverage, "reasons": self.reasons, **dataclasses.asdict(self), "other_graphs": others}
+        derived = {"coverage": self.coverage, "headline": self.headline, "reasons": self.reasons}
+        return {**derived, **dataclasses.asdict(self), "other_graphs": others}
 
     def to_text(self) -> str:
-        """A summary for a terminal, MetaGraph after MetaGraph."""
-        lines = []
+        """A summary for a terminal, MetaGraph after MetaGraph. Its first line says so if little was compiled."""
+        lines = [*filter(None, [self.headline])]
         for g in self.graphs:
             lines += g._lines("a SavedModel" if g is self else "another graph of it")
         return "\n".join(lines)
@@ -134,7 +150,7 @@ class SavedModelReport:
                 continue
             lines.append(f"{f.name} ({', '.join(f.called_by)}): {f.status}{': ' if f.reason else ''}{f.reason}")
             if f.report is not None:
-                lines += [f"  {line}" for line in f.report.to_text().splitlines()[1:]]
+                lines += [f"  {line}" for line in f.report.body()[1:]]
         for name, why in self.skipped.items():
             lines.append(f"{name}: left as it is: {why}")
         lines += [f"warning: {w}" for w in self.warnings]
@@ -144,4 +160,4 @@ class SavedModelReport:
         lines += [f"signature {name}: the same computation as {first}" for name, first in self.same.items()]
         if self.verified is not None:
             lines.append(verified_text(self.verification, self.routes) if self.verified else "NOT verified: see above")
-        return lines
+        return [*lines, *filter(None, [speed_line([r for results in self.verification.values() for r in results])])]

@@ -106,6 +106,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", action="store_true", help="make code whose every launch can be traced, a little slower")
     parser.add_argument("--no-verify", action="store_true", help="do not run the result against TensorFlow before writing it")
     parser.add_argument("--no-timing", action="store_true", help="verify, but do not time (and never put back for speed)")
+    least = "exit with code 4 if less than this share of the ops is compiled (0 to 1)"
+    parser.add_argument("--min-coverage", type=fraction, default=0.0, metavar="FRACTION", help=least)
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     add_shape_arguments(parser)
@@ -201,8 +203,25 @@ def _run(args: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         elif not report.compiled_clusters:
             print(f"nothing compiled: 0 of {len(report.clusters)} clusters")
     if code == OK and options.strict:
-        return strict_code(args.input, report, "planned" if args.dry_run else "compiled")
-    return code
+        code = strict_code(args.input, report, "planned" if args.dry_run else "compiled")
+    return code if code != OK else coverage_code(args, report)
+
+
+def fraction(text: str) -> float:
+    """A number from 0 to 1, of a flag."""
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number from 0 to 1")
+    return value
+
+
+def coverage_code(args: argparse.Namespace, report: Any) -> int:
+    """With --min-coverage: `NOTHING_COMPILED`, and a line on stderr whatever else is quiet, if less is compiled (or would be)."""
+    if report.coverage >= args.min_coverage:
+        return OK
+    found = report.headline or f"{100 * report.coverage:.1f} % of the ops are compiled"
+    print(f"disc-tf: {args.input}: --min-coverage {args.min_coverage:g}: {found}", file=sys.stderr)
+    return NOTHING_COMPILED
 
 
 @contextlib.contextmanager

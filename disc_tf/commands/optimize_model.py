@@ -130,7 +130,9 @@ def run(args: argparse.Namespace, options: Options, say: Callable[[str], None], 
     status = "planned" if args.dry_run else "compiled"
     if options.strict and not any(c.status == status for c in report.clusters_of_all.values()):
         raise CommandError(f"{args.input}: --strict: nothing was compiled", NOTHING_COMPILED)
-    return OK
+    from disc_tf.commands.optimize import coverage_code
+
+    return coverage_code(args, report)
 
 
 def proof_arguments(args: argparse.Namespace, options: Options, say: Callable[[str], None]) -> dict[str, Any]:

@@ -32,7 +32,10 @@ def graph(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> int:
-    return main([str(a) for a in arguments])
+    try:
+        return main([str(a) for a in arguments])
+    except SystemExit as usage:  # argparse's
+        return int(usage.code or 0)
 
 
 def test_optimize_and_inspect(graph: Path, tmp_path: Path) -> None:
@@ -110,3 +113,18 @@ def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[############............]" in terminal.getvalue() and terminal.getvalue().count("\n") == 2
     Say(quiet=True)("nothing")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("fraction", "denied", "code"), [("0.5", [], 0), ("1", [], 4), ("0.1", ["--deny", "*"], 4), ("0", ["--deny", "*"], 0), ("2", [], 2)]
+)
+def test_min_coverage(
+    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fraction: str, denied: list[str], code: int
+) -> None:
+    out = tmp_path / "out.pb"
+    assert run("optimize", graph, "-o", out, "--min-coverage", fraction, *denied, *QUICK) == code
+    assert out.exists() == (code != 2)
+    error = capsys.readouterr().err
+    assert (f"--min-coverage {fraction}: " in error) == (code == 4)
+    if denied and code == 4:
+        assert "0 of " in error and "(DENIED, " in error
