@@ -129,7 +129,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no manifest": (lambda d: _rewritten(d, lambda f: f.pop("manifest.json")), "damaged"),
     "too deep": (lambda d: _rewritten(d, lambda f: f.update({"manifest.json": b"[" * 100_000})), "damaged"),
     "not json": (lambda d: _rewritten(d, lambda f: f.update({"manifest.json": b"{"})), "damaged"),
-    "another format": (lambda d: _rewritten(d, lambda f: _manifest(f, format=99)), "replay format 99"),
+    "another format": (lambda d: _rewritten(d, lambda f: _manifest(f, format=99)), "replay format is 99"),
     "no input": (lambda d: _rewritten(d, lambda f: f.pop("inputs/0.npy")), "damaged"),
     "a pickle": (lambda d: _rewritten(d, lambda f: f.update({"inputs/0.npy": _pickled()})), "damaged"),
     "another shape": (

@@ -236,7 +236,7 @@ HOSTILE_RESULTS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no artefact": (lambda d: with_cluster(d, executable=b""), "magic"),
     "an artefact and more": (lambda d: with_cluster(d, executable=parsed(d).clusters[0].executable + b"x"), "padded"),
     "a hidden section": (with_section, "something besides"),
-    "an artefact of another ABI": (lambda d: with_artifact(d, lambda a: dataclasses.replace(a, abi_version=9)), "ABI 9"),
+    "an artefact of another ABI": (lambda d: with_artifact(d, lambda a: dataclasses.replace(a, abi_version=9)), "ABI is 9"),
     "an unknown instruction set": (lambda d: with_targets(d, isa="x86-64-v9"), "not known"),
     "no features": (lambda d: with_targets(d, features=()), "features"),
     "odd features": (lambda d: with_targets(d, features=("amx",)), "features"),

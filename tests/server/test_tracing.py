@@ -45,6 +45,6 @@ def test_an_endpoint_needs_the_packages(monkeypatch: pytest.MonkeyPatch) -> None
     import sys
 
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
-    with pytest.raises(MissingPackages, match=r"disc-tf\[server,telemetry\]"):
+    with pytest.raises(MissingPackages, match=r"pip install .*\[server,telemetry\]"):
         tracing.tracing("http://127.0.0.1:4317")
     assert tracing.tracing("").context() == ""
